@@ -1,0 +1,69 @@
+"""`Backend`: turns declared layouts into tensors and communication."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from torch import Tensor, nn
+
+from meshwright.backends.storage import Storage
+from meshwright.comm.grid import Axes, ParallelismDims
+from meshwright.comm.scope import View, set_current_mesh
+from meshwright.comm.transport import Reduction
+from meshwright.core.boundary import Crossing
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.planner import Transition
+
+
+class Backend(ABC):
+    """One instance a run, made where the run is put together.
+
+    dims: the degrees of the run; axes: the axes that this backend tracks in compute.
+    """
+
+    dims: ParallelismDims
+    axes: Axes
+
+    @property
+    @abstractmethod
+    def view(self) -> View:
+        """The axes of compute, each with its transport."""
+
+    @abstractmethod
+    def state(self, value: Tensor, layout: SpmdLayout) -> Tensor:
+        """A global state on meta -> this rank's representation of it, on meta."""
+
+    @abstractmethod
+    def enter(self, value: Tensor, layout: SpmdLayout) -> Tensor:
+        """A local tensor of the data loader or a pipeline edge -> a tensor of compute."""
+
+    @abstractmethod
+    def leave(self, value: Tensor) -> Tensor:
+        """A tensor of compute -> the plain local tensor."""
+
+    @abstractmethod
+    def cross(self, transition: Transition) -> Crossing | None:
+        """The function that carries a tensor over a boundary, compiled once; None where nothing changes."""
+
+    @abstractmethod
+    def region(self, fn: Callable[..., object]) -> Callable[..., object]:
+        """`fn` on plain local tensors, whatever the tensors of compute are."""
+
+    @property
+    @abstractmethod
+    def storage(self) -> Storage:
+        """How parameters lie at rest."""
+
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+        """Put the parameters into their storage; each of `blocks` is gathered and freed as one."""
+        self.storage.store(model, blocks)
+
+    @abstractmethod
+    def total(self, value: Tensor, over: Iterable[str], reduction: Reduction = "sum") -> Tensor:
+        """The reduction of a plain scalar or vector over axes."""
+
+    def scope(self) -> AbstractContextManager[View]:
+        """The ambient view of one step."""
+        return set_current_mesh(self.view)

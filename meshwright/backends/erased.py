@@ -1,0 +1,63 @@
+"""The backend `spmd_types`: the types are erased; compute runs on plain tensors and planned collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from meshwright.backends.base import Backend
+from meshwright.backends.storage import Storage
+from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.comm.scope import View
+from meshwright.comm.steps import BoundStep
+from meshwright.comm.transport import Reduction
+from meshwright.core.boundary import Crossing
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.planner import Transition
+
+
+class Erased(Backend):
+    """Plain tensors in compute, on every axis of the dense view."""
+
+    axes = DENSE
+
+    def __init__(self, dims: ParallelismDims, view: View, storage: Storage) -> None:
+        self.dims, self._view, self._storage = dims, view, storage
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    def state(self, value: Tensor, layout: SpmdLayout) -> Tensor:
+        return self._storage.state(value, layout, self.axes)
+
+    def enter(self, value: Tensor, layout: SpmdLayout) -> Tensor:
+        return value
+
+    def leave(self, value: Tensor) -> Tensor:
+        return value
+
+    def cross(self, transition: Transition) -> Crossing | None:
+        bound = [BoundStep(step, self._view[step.axis]) for step in transition.steps]
+        if len(bound) <= 1:
+            return bound[0] if bound else None
+
+        def crossing(x: Tensor) -> Tensor:
+            for step in bound:
+                x = step(x)
+            return x
+
+        return crossing
+
+    def region(self, fn: Callable[..., object]) -> Callable[..., object]:
+        return fn
+
+    def total(self, value: Tensor, over: Iterable[str], reduction: Reduction = "sum") -> Tensor:
+        for axis in over:
+            value = self._view[axis].all_reduce(value, reduction)
+        return value

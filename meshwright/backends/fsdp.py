@@ -1,0 +1,98 @@
+"""FSDP2 storage: DTensors on the full mesh at rest, plain tensors in compute.
+
+The one file that touches private names of `torch.distributed.fsdp`; tests/backends/test_fsdp_names.py holds each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import DataParallelMeshDims
+from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import Shard as DTensorShard
+
+from meshwright.backends.storage import SHARD_DIM, Storage
+from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
+from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD
+from meshwright.types.kinds import R, S, Shard
+from meshwright.types.layout import SpmdLayout
+
+
+class Fsdp(Storage):
+    """Shards over dp_shard, replicates over dp_replicate; gradients are summed, never averaged."""
+
+    owned = frozenset({DP})
+
+    def __init__(
+        self, dims: ParallelismDims, rank: int, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None
+    ) -> None:
+        super().__init__(dims, rank)
+        self.mesh = mesh
+        self.policy = policy or MixedPrecisionPolicy()
+        on = {axis for axis in (DP_REPLICATE, DP_SHARD) if dims.base[axis] > 1}
+        self.data_axes = DataParallelMeshDims(
+            shard=DP_SHARD if DP_SHARD in on else None, replicate=DP_REPLICATE if DP_REPLICATE in on else None
+        )
+
+    def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
+        base = lower(layout, axes)
+        local = value.new_empty(base.local_shape(tuple(value.shape), self.degree, self.index))
+        return DTensor.from_local(
+            local, self.mesh, self._placements(base), run_check=False, shape=value.shape, stride=value.stride()
+        )
+
+    def _placements(self, base: SpmdLayout) -> list[Placement]:
+        kinds = [base.get(axis, R) for axis in BASE]
+        return [DTensorShard(kind.dim) if isinstance(kind, Shard) else Replicate() for kind in kinds]
+
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+        shards: dict[str, Any] = {"mesh": self.mesh, "dp_mesh_dims": self.data_axes, "mp_policy": self.policy}
+        for block in blocks[:-1]:
+            fully_shard(list(block), **shards)
+        if blocks:  # backward begins with the last block: gathering it anew would be wasted
+            fully_shard(list(blocks[-1]), **shards, reshard_after_forward=False)
+        fully_shard(model, **shards)
+        for module in _fsdp_modules(model):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum
+            module.set_reduce_scatter_unused_params(True)  # a parameter unused on one rank joins with zeros
+        for param in _fsdp_params(model):
+            param._unsharded_dtensor_spec = None
+            param.is_dtensor = False  # compute sees plain tensors; _sharding_spec keeps the full mesh at rest
+
+    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
+        return lower(layout, axes).replace(**{DP_SHARD: S(SHARD_DIM)})
+
+    def empty(self, value: Tensor, device: torch.device) -> Tensor:
+        if not isinstance(value, DTensor):
+            return torch.empty_like(value, device=device)
+        return DTensor.from_local(
+            torch.empty_like(self.local(value), device=device),
+            value.device_mesh,
+            value.placements,
+            run_check=False,
+            shape=value.shape,
+            stride=value.stride(),
+        )
+
+    def local(self, value: Tensor) -> Tensor:
+        return (value.to_local() if isinstance(value, DTensor) else value).detach()
+
+    def accumulate(self, model: nn.Module, last: bool) -> None:
+        assert isinstance(model, FSDPModule)
+        model.set_requires_gradient_sync(last)
+
+
+def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
+    return (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def _fsdp_params(model: nn.Module) -> Iterator[Any]:
+    for module in _fsdp_modules(model):
+        for group in module._get_fsdp_state()._fsdp_param_groups:
+            yield from group.fsdp_params

@@ -1,0 +1,80 @@
+"""How parameters, gradients and optimizer state lie at rest, and what of it training may touch.
+
+At rest a parameter is laid out on the base axes of the mesh: its layout in compute, and the data-parallel ranks on top.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
+from meshwright.types.layout import SpmdLayout
+
+
+class Storage(ABC):
+    """How parameters lie at rest.
+
+    owned: axes of compute whose gradient sums the storage makes itself, during backward.
+    degree, index: base axis -> its ranks, and this rank's place on it.
+    """
+
+    owned: frozenset[str] = frozenset()
+
+    def __init__(self, dims: ParallelismDims, rank: int) -> None:
+        self.degree = dims.base
+        self.index = dims.index(rank, {axis: (axis,) for axis in BASE})
+
+    @abstractmethod
+    def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
+        """A parameter of global shape on meta -> what stands for this rank's part until `store`."""
+
+    @abstractmethod
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+        """Take over the parameters of `model`; each of `blocks` is gathered and freed as one."""
+
+    @abstractmethod
+    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
+        """A parameter's layout in compute (on the axes of that view) -> at rest, on the base axes."""
+
+    @abstractmethod
+    def empty(self, value: Tensor, device: torch.device) -> Tensor:
+        """A parameter at rest on meta -> the same with memory on `device`, not yet filled."""
+
+    @abstractmethod
+    def local(self, value: Tensor) -> Tensor:
+        """A parameter or gradient at rest -> this rank's plain part; writes go through."""
+
+    @abstractmethod
+    def accumulate(self, model: nn.Module, last: bool) -> None:
+        """Said before each backward: whether it is the last of its step, after which sums over `owned` are made."""
+
+
+class Replicated(Storage):
+    """Every rank keeps its parameters as compute sees them; no gradient is summed during backward."""
+
+    def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
+        return value.new_empty(lower(layout, axes).local_shape(tuple(value.shape), self.degree, self.index))
+
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+        pass  # they lie as they are
+
+    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
+        return lower(layout, axes)
+
+    def empty(self, value: Tensor, device: torch.device) -> Tensor:
+        return torch.empty_like(value, device=device)
+
+    def local(self, value: Tensor) -> Tensor:
+        return value.detach()
+
+    def accumulate(self, model: nn.Module, last: bool) -> None:
+        pass  # gradients add up in place; all sums are made afterwards
+
+
+SHARD_DIM: Final = 0
+"""The dim that data-parallel storage cuts, inside of what compute has cut already."""

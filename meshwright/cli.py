@@ -1,0 +1,121 @@
+"""The command line: `meshwright COMMAND ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshwright import __version__, recipes, terminal
+from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, nearest
+
+HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One word after `meshwright`.
+
+    run: the arguments after that word -> exit code
+    """
+
+    usage: str
+    summary: str
+    run: Callable[[Sequence[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code.
+
+    0 all is well, 1 the run failed, 2 the command line, the recipe or the data is wrong, 130 stopped with Ctrl-C. What
+    meshwright raises on purpose is shown as one message.
+    """
+    try:
+        return _dispatch(sys.argv[1:] if argv is None else list(argv))
+    except MeshwrightError as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun every rank of a machine meets the same one
+            terminal.show_error(str(error))
+        return 2 if isinstance(error, (ConfigError, DataError)) else 1
+    except KeyboardInterrupt:
+        terminal.err().print("stopped")
+        return 130
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+def _dispatch(arguments: list[str]) -> int:
+    word, *rest = arguments or ["--help"]
+    if word in HELP:
+        terminal.out().print(_help(), soft_wrap=True)
+        return 0
+    if word == "--version":
+        terminal.out().print(f"meshwright {__version__}")
+        return 0
+    if word not in COMMANDS:
+        raise ConfigError(
+            Problem(
+                where=word, what=f"no such command{nearest(word, list(COMMANDS))}", fix=f"one of {', '.join(COMMANDS)}"
+            )
+        )
+    return COMMANDS[word].run(rest)
+
+
+def _train(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in HELP:
+        terminal.out().print(_train_help(), soft_wrap=True)
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        found = f"{arguments[0]!r} where the recipe belongs" if arguments else "no recipe"
+        raise ConfigError(
+            Problem(where="meshwright train", what=found, fix=f"meshwright train {(*recipes.names(), './mine.py')[0]}")
+        )
+    from meshwright import flags
+    from meshwright.train.launch import train
+
+    recipe, *rest = arguments
+    config = flags.parse(recipes.find(recipe), rest, program=f"meshwright train {recipe}")
+    return train(recipe, config, ["train", *arguments])
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {word:<{width}}  {command.summary}" for word, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Train large PyTorch models whose every sharding is declared, checked and erased.",
+            "",
+            "usage: meshwright COMMAND ...",
+            "",
+            *lines,
+            "",
+            "`meshwright COMMAND --help` says more. --version prints the version.",
+        ]
+    )
+
+
+def _train_help() -> str:
+    width = max((len(name) for name in recipes.names()), default=0)
+    return "\n".join(
+        [
+            f"usage: {COMMANDS['train'].usage}",
+            "",
+            COMMANDS["train"].summary[0].upper() + COMMANDS["train"].summary[1:] + ".",
+            "",
+            "RECIPE is one of these names, or the path of an own file, ./mine.py, that ends in `config = ...`:",
+            "",
+            *(f"  {name:<{width}}  {recipes.summary(name)}".rstrip() for name in recipes.names()),
+            "",
+            "Every field of the recipe is a flag; `meshwright train RECIPE --help` lists them with the recipe's values.",
+        ]
+    )
+
+
+COMMANDS = {
+    "train": Command(
+        usage="meshwright train RECIPE [--section.field value ...]",
+        summary="train a recipe on this machine's processes; under torchrun, on many machines",
+        run=_train,
+    ),
+}
+"""The commands, in the order in which the help lists them."""

@@ -1,0 +1,157 @@
+"""Who is where on the device mesh: degrees, ranks, views. Arithmetic only; no process group, no device.
+
+Ranks are laid out over the base axes in the order pp, dp_replicate, dp_shard, cp, tp_kv, tp_copy, the last running
+fastest. A *view* names axes over the same ranks: each is a run of base axes, flattened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Final
+
+from meshwright.errors import ConfigError, Problem, nearest
+from meshwright.types.axes import CP, DP, DP_REPLICATE, DP_SHARD, PP, TP, TP_COPY, TP_KV
+from meshwright.types.layout import SpmdLayout
+
+BASE: Final = (PP, DP_REPLICATE, DP_SHARD, CP, TP_KV, TP_COPY)
+"""The base axes, outermost first."""
+
+Axes = Mapping[str, tuple[str, ...]]
+"""Axis of a view -> the base axes that it flattens."""
+
+DENSE: Final[Axes] = MappingProxyType(
+    {DP: (DP_REPLICATE, DP_SHARD), CP: (CP,), TP: (TP_KV, TP_COPY), TP_KV: (TP_KV,), TP_COPY: (TP_COPY,)}
+)
+"""What forward and backward see. A layout names tp, or its factors tp_kv and tp_copy."""
+WORLD: Final[Axes] = MappingProxyType({"world": BASE})
+"""All ranks as one axis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelismDims:
+    """How many ranks each base axis has; 1 means that the axis is off.
+
+    A layout may name axes that are off: they are left out of it. `tp_copy` of the `tp` ranks are neighbours that
+    share key/value heads; it divides `tp`.
+    """
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    tp_copy: int = 1
+    pp: int = 1
+
+    def __post_init__(self) -> None:
+        problems = [
+            Problem(
+                where=f"parallel.{field.name}",
+                what=f"{getattr(self, field.name)} ranks",
+                why="a degree counts the ranks of an axis; 1 turns the axis off",
+                fix=f"parallel.{field.name} = 1 or more",
+            )
+            for field in fields(self)
+            if getattr(self, field.name) < 1
+        ]
+        if not problems and self.tp % self.tp_copy:
+            problems = [
+                Problem(
+                    where="parallel.tp",
+                    what=f"{self.tp} ranks cannot form groups of {self.tp_copy} that share key/value heads",
+                    fix=f"parallel.tp = {self.tp_copy} times a whole number",
+                )
+            ]
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def tp_kv(self) -> int:
+        """The number of groups of tp ranks that hold different key/value heads."""
+        return self.tp // self.tp_copy
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return math.prod(self.base.values())
+
+    @property
+    def base(self) -> dict[str, int]:
+        """Base axis -> degree, outermost first."""
+        return {axis: getattr(self, axis) for axis in BASE}
+
+    def degrees(self, axes: Axes = DENSE) -> dict[str, int]:
+        """Axis of the view -> degree."""
+        base = self.base
+        return {axis: math.prod(base[part] for part in parts) for axis, parts in axes.items()}
+
+    def active(self, axes: Axes = DENSE) -> frozenset[str]:
+        """The axes of the view that have more than one rank."""
+        return frozenset(axis for axis, degree in self.degrees(axes).items() if degree > 1)
+
+    def index(self, rank: int, axes: Axes = DENSE) -> dict[str, int]:
+        """Axis of the view -> the place of `rank` on it."""
+        place = self._place(rank)
+        return {axis: self._flat(place, parts) for axis, parts in axes.items()}
+
+    def peers(self, rank: int, parts: tuple[str, ...]) -> tuple[int, ...]:
+        """The ranks that differ from `rank` only on the base axes `parts`, in the order of their index there."""
+        place = self._place(rank)
+        alike = [other for other in range(self.world) if self._agree(place, self._place(other), parts)]
+        return tuple(sorted(alike, key=lambda other: self._flat(self._place(other), parts)))
+
+    def check_world(self, world: int, where: str) -> None:
+        """Errors: `ConfigError` where the degrees do not multiply to `world` ranks."""
+        if self.world == world:
+            return
+        product = str(self)
+        others = self.world // self.dp_shard
+        fix = (
+            f"parallel.dp_shard = {world // others}"
+            if world % others == 0
+            else f"start {self.world} processes, or choose degrees that multiply to {world}"
+        )
+        raise ConfigError(
+            Problem(
+                where=where, what=f"{product} = {self.world} ranks, but the world has {world}", why=_WHY_WORLD, fix=fix
+            )
+        )
+
+    def __str__(self) -> str:
+        degrees = {axis: getattr(self, axis) for axis in (PP, DP_REPLICATE, DP_SHARD, CP, TP)}
+        return " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "one rank"
+
+    def _place(self, rank: int) -> dict[str, int]:
+        place = {}
+        for axis, degree in reversed(self.base.items()):
+            rank, place[axis] = divmod(rank, degree)
+        return place
+
+    def _flat(self, place: Mapping[str, int], parts: tuple[str, ...]) -> int:
+        flat = 0
+        for part in parts:
+            flat = flat * self.base[part] + place[part]
+        return flat
+
+    def _agree(self, place: Mapping[str, int], other: Mapping[str, int], parts: tuple[str, ...]) -> bool:
+        return all(place[axis] == other[axis] for axis in BASE if axis not in parts)
+
+
+def lower(layout: SpmdLayout, axes: Axes) -> SpmdLayout:
+    """A layout on the axes of a view, on the base axes that they flatten."""
+    return SpmdLayout({part: kind for axis, kind in layout.items() for part in axes[axis]})
+
+
+_WHY_WORLD: Final = "every rank has one place on the mesh"
+
+
+def unknown_axis(axis: str, known: tuple[str, ...]) -> Problem:
+    """What to say of an axis name that a view does not have."""
+    return Problem(
+        where=f"axis {axis!r}",
+        what=f"no such axis here{nearest(axis, known)}",
+        why="axis names are looked up in the current mesh",
+        fix=f"one of {', '.join(map(repr, known)) or 'none: enter a mesh with set_current_mesh(...)'}",
+    )

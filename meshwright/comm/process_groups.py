@@ -1,0 +1,86 @@
+"""The transport of real runs: one torch process group per axis, over NCCL or gloo.
+
+It calls the functional collectives by group name: they trace into compiled graphs, and cost less than the wrappers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from meshwright.comm.grid import BASE, DENSE, Axes, ParallelismDims
+from meshwright.comm.scope import View
+from meshwright.comm.transport import Alone, Reduction, Transport
+
+_ops = torch.ops._c10d_functional
+_all_reduce: Final = _ops.all_reduce.default
+_all_gather: Final = _ops.all_gather_into_tensor.default
+_reduce_scatter: Final = _ops.reduce_scatter_tensor.default
+_all_to_all: Final = _ops.all_to_all_single.default
+_wait: Final = _ops.wait_tensor.default
+
+
+class ProcessGroup(Transport):
+    """The ranks of one axis as a torch process group."""
+
+    def __init__(self, name: str, group: dist.ProcessGroup) -> None:
+        super().__init__(name, group.size(), group.rank())
+        self.group = group
+        self.group_name = group.group_name
+
+    def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
+        return _wait(_all_reduce(x, reduction, self.group_name))  # type: ignore[no-any-return]
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return _wait(_all_gather(x.contiguous(), self.size, self.group_name))  # type: ignore[no-any-return]
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        return _wait(_reduce_scatter(x.contiguous(), "sum", self.size, self.group_name))  # type: ignore[no-any-return]
+
+    def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
+        return _wait(_all_to_all(x.contiguous(), receive, send, self.group_name))  # type: ignore[no-any-return]
+
+    def send(self, x: Tensor, to: int) -> None:
+        dist.send(x.contiguous(), group=self.group, group_dst=to)
+
+    def recv(self, like: Tensor, source: int) -> Tensor:
+        out = torch.empty_like(like)
+        dist.recv(out, group=self.group, group_src=source)
+        return out
+
+
+@cache
+def _mesh(world: dist.ProcessGroup, device_type: str, degrees: tuple[int, ...]) -> DeviceMesh:
+    """One mesh for equal degrees: DTensor swaps equal meshes for one another, and FSDP asks for identity."""
+    return init_device_mesh(device_type, degrees, mesh_dim_names=BASE)
+
+
+class ProcessGroups:
+    """All groups of a run: a device mesh over the base axes, and its views. Make one a run, on every rank.
+
+    Wants an initialised default process group of `dims.world` ranks.
+    """
+
+    def __init__(self, dims: ParallelismDims, device_type: str) -> None:
+        self.dims = dims
+        self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base.values()))
+        self._transports: dict[tuple[str, ...], dist.ProcessGroup] = {}
+
+    def view(self, axes: Axes = DENSE) -> View:
+        """The axes of a view, each with its transport."""
+        degrees = self.dims.degrees(axes)
+        return View({axis: self._transport(axis, parts, degrees[axis]) for axis, parts in axes.items()})
+
+    def _transport(self, axis: str, parts: tuple[str, ...], degree: int) -> Transport:
+        if degree == 1:
+            return Alone(axis)
+        on = tuple(part for part in parts if self.dims.base[part] > 1)
+        if on not in self._transports:
+            mesh = self.mesh[on[0]] if len(on) == 1 else self.mesh[on]._flatten("_".join(on))
+            self._transports[on] = mesh.get_group()
+        return ProcessGroup(axis, self._transports[on])

@@ -1,0 +1,225 @@
+"""A step on the local tensors of an axis: what each `Op` does, bound once to the axis's transport.
+
+The forward step fixes its backward step: `Carry` runs one as the other's gradient, to any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.comm.transport import Transport
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import Shard, SpmdType, V, split_sizes
+from meshwright.types.transition import Op, Step
+
+Local = Callable[[Tensor], Tensor]
+
+
+class BoundStep:
+    """A step on one axis's transport: `run` is its forward on plain tensors, `backward` the step of the gradient."""
+
+    def __init__(self, step: Step, group: Transport) -> None:
+        self.step, self.group = step, group
+        self.run: Local = _LOCAL[step.op](step, group) if group.size > 1 or V in (step.src, step.dst) else _same
+
+    @cached_property
+    def backward(self) -> BoundStep:
+        return BoundStep(self.step.backward, self.group)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Carry(torch.autograd.Function):
+    """Applies a bound step; its gradient is carried by the step's backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: BoundStep) -> Tensor:
+        ctx.bound = bound
+        return bound.run(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        back = ctx.bound.backward
+        (grad,) = grads
+        return (back(grad) if grad.requires_grad else back.run(grad)), None
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _all_reduce(step: Step, group: Transport) -> Local:
+    return group.all_reduce
+
+
+def _mask(step: Step, group: Transport) -> Local:
+    return _same if group.index == 0 else torch.zeros_like
+
+
+def _retag(step: Step, group: Transport) -> Local:
+    return _same
+
+
+def _all_gather(step: Step, group: Transport) -> Local:
+    if step.src is V:
+        return lambda x: group.all_gather(x.unsqueeze(0))
+    dim, sizes, size = *_shard(step.src), group.size
+    if sizes is not None:
+        return lambda x: _gather_uneven(x, dim, sizes, group)
+
+    def gather(x: Tensor) -> Tensor:
+        if _leads(x, dim):
+            return group.all_gather(x.reshape(x.shape[dim:])).reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+        return torch.cat(group.all_gather(x).chunk(size), dim)
+
+    return group.all_gather if dim == 0 else gather
+
+
+def _gather_uneven(x: Tensor, dim: int, sizes: tuple[int, ...], group: Transport) -> Tensor:
+    padded = group.all_gather(_pad(x, dim, 0, max(sizes) - x.shape[dim]))
+    pieces = [piece.narrow(dim, 0, size) for piece, size in zip(padded.chunk(group.size), sizes, strict=True)]
+    return torch.cat(pieces, dim)
+
+
+def _reduce_scatter(step: Step, group: Transport) -> Local:
+    if step.dst is V:
+        return lambda x: group.reduce_scatter(_counted(x, group)).squeeze(0)
+    dim, sizes, size = *_shard(step.dst), group.size
+    if sizes is not None:
+        return lambda x: _scatter_uneven(x, dim, _checked(sizes, x, dim, step), group)
+
+    def scatter(x: Tensor) -> Tensor:
+        _even(x, dim, size, step)
+        if _leads(x, dim):
+            return group.reduce_scatter(x.reshape(x.shape[dim:])).reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+        return group.reduce_scatter(torch.cat(x.chunk(size, dim)))
+
+    return scatter
+
+
+def _scatter_uneven(x: Tensor, dim: int, sizes: tuple[int, ...], group: Transport) -> Tensor:
+    pieces = [_pad(piece, dim, 0, max(sizes) - piece.shape[dim]) for piece in x.split(sizes, dim)]
+    return group.reduce_scatter(torch.cat(pieces)).narrow(dim, 0, sizes[group.index])
+
+
+def _all_to_all(step: Step, group: Transport) -> Local:
+    (src_dim, src_sizes), (dst_dim, dst_sizes) = _shard(step.src), _shard(step.dst)
+
+    def exchange(x: Tensor) -> Tensor:
+        outgoing = x.split(_sizes(dst_sizes, x, dst_dim, group, step), dst_dim)
+        lengths = src_sizes if src_sizes is not None else (x.shape[src_dim],) * group.size
+        shape = list(outgoing[group.index].shape)
+        incoming = [(*shape[:src_dim], length, *shape[src_dim + 1 :]) for length in lengths]
+        flat = group.all_to_all(
+            torch.cat([piece.reshape(-1) for piece in outgoing]),
+            [_numel(piece) for piece in incoming],
+            [piece.numel() for piece in outgoing],
+        )
+        pieces = flat.split([_numel(piece) for piece in incoming])
+        return torch.cat([piece.view(size) for piece, size in zip(pieces, incoming, strict=True)], src_dim)
+
+    return exchange
+
+
+def _slice(step: Step, group: Transport) -> Local:
+    if step.dst is V:
+        return lambda x: _counted(x, group)[group.index]
+    dim, sizes = _shard(step.dst)
+
+    def cut(x: Tensor) -> Tensor:
+        lengths = _sizes(sizes, x, dim, group, step)
+        return x.narrow(dim, sum(lengths[: group.index]), lengths[group.index]).contiguous()
+
+    return cut
+
+
+def _place(step: Step, group: Transport) -> Local:
+    if step.src is V:
+        return lambda x: _pad(x.unsqueeze(0), 0, group.index, group.size - 1 - group.index)
+    dim, sizes = _shard(step.src)
+
+    def place(x: Tensor) -> Tensor:
+        lengths = sizes if sizes is not None else (x.shape[dim],) * group.size
+        return _pad(x, dim, sum(lengths[: group.index]), sum(lengths[group.index + 1 :]))
+
+    return place
+
+
+_LOCAL: Final[dict[Op, Callable[[Step, Transport], Local]]] = {
+    Op.ALL_GATHER: _all_gather,
+    Op.REDUCE_SCATTER: _reduce_scatter,
+    Op.ALL_REDUCE: _all_reduce,
+    Op.ALL_TO_ALL: _all_to_all,
+    Op.SLICE: _slice,
+    Op.PAD: _place,
+    Op.MASK: _mask,
+    Op.RETAG: _retag,
+}
+
+
+def _shard(kind: SpmdType) -> tuple[int, tuple[int, ...] | None]:
+    assert isinstance(kind, Shard)
+    return kind.dim, kind.sizes
+
+
+def _leads(x: Tensor, dim: int) -> bool:
+    """No dim before `dim` holds more than one entry: pieces along `dim` lie end to end in memory."""
+    return all(length == 1 for length in x.shape[:dim])
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _pad(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    return F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (before, after)) if before or after else x
+
+
+def _sizes(sizes: tuple[int, ...] | None, x: Tensor, dim: int, group: Transport, step: Step) -> tuple[int, ...]:
+    if sizes is not None:
+        return _checked(sizes, x, dim, step)
+    _even(x, dim, group.size, step)
+    return (x.shape[dim] // group.size,) * group.size
+
+
+def _even(x: Tensor, dim: int, parts: int, step: Step) -> None:
+    if x.shape[dim] % parts:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {step.axis!r}",
+                what=f"{step}: dim {dim} of {tuple(x.shape)} does not split evenly over {parts} ranks",
+                why="ranks hold different lengths only where the layout states them",
+                fix=f"S({dim}, sizes={split_sizes(x.shape[dim], parts)})",
+            )
+        )
+
+
+def _checked(sizes: tuple[int, ...], x: Tensor, dim: int, step: Step) -> tuple[int, ...]:
+    if sum(sizes) != x.shape[dim]:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {step.axis!r}",
+                what=f"{step}: sizes {sizes} add up to {sum(sizes)}, not to dim {dim} of {tuple(x.shape)}",
+                fix=f"S({dim}, sizes={split_sizes(x.shape[dim], len(sizes))})",
+            )
+        )
+    return sizes
+
+
+def _counted(x: Tensor, group: Transport) -> Tensor:
+    if x.dim() == 0 or x.shape[0] != group.size:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {group.name!r}",
+                what=f"dim 0 of {tuple(x.shape)} is to hold one entry for each of {group.size} ranks",
+                why="V is the list of the ranks' tensors, stacked along dim 0 where it is whole",
+            )
+        )
+    return x

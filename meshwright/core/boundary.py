@@ -1,0 +1,115 @@
+"""Crossings at a module's boundary: `forward` is wrapped in those that change something, and in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.core.contract import Contract, arguments
+from meshwright.core.tree import map_tree
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.planner import Transition
+
+Crossing = Callable[[Tensor], Tensor]
+Cross = Callable[[Transition], Crossing | None]
+"""Compiles a transition; None where nothing changes."""
+
+
+def install(module: nn.Module, contract: Contract, cross: Cross, path: str) -> None:
+    """Wrap the module's forward in the crossings of its contract. Without any, forward stays as it is."""
+    positions = {name: position for position, name in enumerate(arguments(module))}
+    inputs = [
+        (positions[name], name, crossing) for name, change in contract.inputs.items() if (crossing := cross(change))
+    ]
+    states = [(name, crossing) for name, change in contract.states.items() if (crossing := cross(change))]
+    leaves: list[Crossing] = []
+
+    def compiled(change: Transition) -> Crossing:
+        leaves.append(cross(change) or _keep)
+        return leaves[-1]
+
+    outputs = map_tree(compiled, contract.outputs)
+    forward: Callable[..., Any] = type(module).forward
+    if inputs:
+        forward = _with_inputs(forward, inputs, path)
+    if states:
+        forward = _with_states(forward, states)
+    if any(crossing is not _keep for crossing in leaves):
+        forward = _with_output(forward, outputs, path) if callable(outputs) else _with_outputs(forward, outputs, path)
+    if forward is not type(module).forward:
+        module.forward = MethodType(forward, module)  # bound, so that a copy of the module crosses its own tensors
+
+
+def _with_inputs(forward: Callable[..., Any], inputs: list[tuple[int, str, Crossing]], path: str) -> Callable[..., Any]:
+    def crossing_inputs(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        for position, name, crossing in inputs:
+            if position < len(given):
+                if given[position] is not None:
+                    given[position] = crossing(_tensor(given[position], f"{path}.{name}"))
+            elif kwargs.get(name) is not None:
+                kwargs[name] = crossing(_tensor(kwargs[name], f"{path}.{name}"))
+        return forward(self, *given, **kwargs)
+
+    return crossing_inputs
+
+
+def _with_states(forward: Callable[..., Any], states: list[tuple[str, Crossing]]) -> Callable[..., Any]:
+    def crossing_states(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        held = self.__dict__
+        for name, crossing in states:
+            state = getattr(self, name)
+            if state is not None:
+                held[name] = crossing(state)  # an attribute of the instance is found before the registered state
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            for name, _ in states:
+                held.pop(name, None)
+
+    return crossing_states
+
+
+def _with_output(forward: Callable[..., Any], crossing: Crossing, path: str) -> Callable[..., Any]:
+    where = f"{path}.sharding_config.out_src_shardings"
+
+    def crossing_output(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return crossing(_tensor(forward(self, *args, **kwargs), where))
+
+    return crossing_output
+
+
+def _with_outputs(forward: Callable[..., Any], crossings: Any, path: str) -> Callable[..., Any]:
+    where = f"{path}.sharding_config.out_src_shardings"
+
+    def cross(crossing: Crossing, value: Any) -> Any:
+        return value if crossing is _keep else crossing(_tensor(value, where))
+
+    def crossing_outputs(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        value = forward(self, *args, **kwargs)
+        try:
+            return map_tree(cross, crossings, value)
+        except ValueError as error:
+            raise SpmdTypeError(Problem(where=where, what=str(error))) from None
+
+    return crossing_outputs
+
+
+def _keep(value: Tensor) -> Tensor:
+    return value
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    raise SpmdTypeError(
+        Problem(
+            where=where,
+            what=f"a layout is declared for a tensor, but it is a {type(value).__name__}",
+            fix="declare a tree of layouts that is built like the value",
+        )
+    )

@@ -1,0 +1,224 @@
+"""The contract of a module: its declaration compiled against `forward` and the axes that are on.
+
+All that is wrong with it is found here, together, before anything runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from meshwright.comm.grid import Axes, ParallelismDims, unknown_axis
+from meshwright.core.sharding import ShardingConfig
+from meshwright.core.tree import map_tree
+from meshwright.errors import Problem, SpmdTypeError, nearest
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.planner import Transition
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Declared layouts on the axes of this run.
+
+    states: name -> at rest to in compute. inputs: argument -> as it arrives to as forward wants it.
+    outputs: tree of as computed to as handed on; None where nothing is declared.
+    """
+
+    states: Mapping[str, Transition]
+    inputs: Mapping[str, Transition]
+    outputs: Any
+
+
+def arguments(module: nn.Module) -> tuple[str, ...]:
+    """The names that the class's `forward` takes, in order, without self."""
+    return tuple(inspect.signature(type(module).forward).parameters)[1:]
+
+
+def own_states(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The module's own parameters and buffers -> shape."""
+    tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name: tuple(tensor.shape) for name, tensor in tensors}
+
+
+def compile_contract(
+    module: nn.Module, config: ShardingConfig, path: str, dims: ParallelismDims, axes: Axes
+) -> tuple[Contract, list[Problem]]:
+    """The contract of `module` (global shapes, on meta) on the axes that are on, and all that is wrong with it."""
+    return _Compiler(module, config, path, dims, axes).compile()
+
+
+class _Compiler:
+    def __init__(self, module: nn.Module, config: ShardingConfig, path: str, dims: ParallelismDims, axes: Axes) -> None:
+        self.module, self.config, self.path, self.dims, self.axes = module, config, path, dims, axes
+        self.degrees = dims.degrees(axes)
+        self.active = dims.active(axes)
+        self.problems: list[Problem] = []
+
+    def compile(self) -> tuple[Contract, list[Problem]]:
+        contract = Contract(self.states(), self.inputs(), self.outputs())
+        self.local_map(contract)
+        return contract, self.problems
+
+    def states(self) -> dict[str, Transition]:
+        shapes = own_states(self.module)
+        found = {}
+        for name, declared in self.config.state_shardings.items():
+            field = f"state_shardings[{name!r}]"
+            if self.known(name, tuple(shapes), field, "state"):
+                rest, compute = (
+                    (declared.src, declared.dst) if isinstance(declared, Transition) else (declared, declared)
+                )
+                found[name] = self.transition(rest, field, compute, field)
+                self.divides(shapes[name], found[name].src, field)
+        for name in sorted(set(shapes) - set(self.config.state_shardings)):
+            self.say(
+                f"state_shardings[{name!r}]",
+                f"the state {name!r} {list(shapes[name])} has no layout",
+                "a module that declares a sharding declares it for all of its parameters and buffers",
+                "R on every axis, if all ranks hold it whole",
+            )
+        return found
+
+    def inputs(self) -> dict[str, Transition]:
+        sources, targets = self.config.in_src_shardings or {}, self.config.in_dst_shardings or {}
+        found = {}
+        for name in dict.fromkeys((*sources, *targets)):
+            src, dst = f"in_src_shardings[{name!r}]", f"in_dst_shardings[{name!r}]"
+            if not self.known(name, arguments(self.module), src if name in sources else dst, "argument"):
+                continue
+            if name in sources:
+                found[name] = self.transition(sources[name], src, targets.get(name, sources[name]), dst)
+            else:
+                self.both(dst, src, "arrives with")
+        return found
+
+    def outputs(self) -> Any:
+        src, dst = self.config.out_src_shardings, self.config.out_dst_shardings
+        if src is None and dst is not None:
+            self.both("out_dst_shardings", "out_src_shardings", "is computed with")
+            return None
+        try:
+            return map_tree(
+                lambda source, target: self.transition(source, "out_src_shardings", target, "out_dst_shardings"),
+                src,
+                src if dst is None else dst,
+            )
+        except ValueError as error:
+            self.say(
+                "out_dst_shardings",
+                f"not built like out_src_shardings: {error}",
+                "each output has one layout on either side",
+                "the same tuples and dicts in both",
+            )
+            return None
+
+    def local_map(self, contract: Contract) -> None:
+        if self.config.local_map is None:
+            return
+        gradients = self.config.local_map.in_grad_shardings
+        for name, declared in gradients.items():
+            field = f"local_map.in_grad_shardings[{name!r}]"
+            if not self.known(name, tuple(contract.inputs), field, "declared input") or declared is None:
+                continue
+            gradient, wanted = self.layout(SpmdLayout(declared), field), contract.inputs[name].dst.dual
+            if gradient is not wanted:
+                self.say(
+                    field,
+                    f"{gradient}, but the input enters as {contract.inputs[name].dst}",
+                    "the gradient of R is P and of P is R; I, V and S(i) keep their type",
+                    f"{wanted}, or another in_dst_shardings[{name!r}]",
+                )
+        for name in sorted(set(contract.inputs) - set(gradients)):
+            enters = contract.inputs[name].dst
+            self.say(
+                f"local_map.in_grad_shardings[{name!r}]",
+                f"no gradient layout for {name!r}, which enters as {enters}",
+                "where R meets S inside a region the gradient is P; nothing is assumed for the author",
+                f"{name!r}: {enters.dual}, or None if it has no gradient",
+            )
+
+    def transition(self, src: Mapping[str, Any], src_field: str, dst: Mapping[str, Any], dst_field: str) -> Transition:
+        change = Transition(self.layout(SpmdLayout(src), src_field), self.layout(SpmdLayout(dst), dst_field))
+        try:
+            _ = change.steps
+        except SpmdTypeError as error:
+            for problem in error.problems:
+                self.say(dst_field, problem.what, problem.why, problem.fix)
+        return change
+
+    def layout(self, declared: SpmdLayout, field: str) -> SpmdLayout:
+        """The declared layout on the axes that are on."""
+        named: dict[str, str] = {}  # base axis -> the axis of the layout that covers it
+        for axis in declared:
+            if axis not in self.axes:
+                problem = unknown_axis(axis, tuple(self.axes))
+                self.say(field, f"{problem.where}: {problem.what}", problem.why, problem.fix)
+                continue
+            for part in self.axes[axis]:
+                if part in named:
+                    self.say(
+                        field,
+                        f"{named[part]!r} and {axis!r} are the same ranks",
+                        "a tensor has one type on each axis",
+                        f"leave out {named[part]!r} or {axis!r}",
+                    )
+                named[part] = axis
+        base = {part for parts in self.axes.values() for part in parts if self.dims.base[part] > 1}
+        missing = [
+            axis for axis, parts in self.axes.items() if axis in self.active and not set(parts) & set(named) & base
+        ]
+        if base - set(named):
+            self.say(
+                field,
+                f"{declared} says nothing of {', '.join(map(repr, missing[:1]))}, which has "
+                f"{self.degrees[missing[0]]} ranks",
+                "a layout names every axis that is on",
+                f"{missing[0]!r}: R, I, P or S(dim)",
+            )
+        return declared.only(lambda axis: axis in self.active)
+
+    def divides(self, shape: tuple[int, ...], layout: SpmdLayout, field: str) -> None:
+        """Every sharded dim of a state splits evenly."""
+        for axis in layout.sharded:
+            dim = layout[axis].dim  # type: ignore[attr-defined]
+            if dim >= len(shape):
+                self.say(field, f"S({dim}) on {axis!r}, but the state has {len(shape)} dims: {list(shape)}")
+        for dim, length in enumerate(shape):
+            over = layout.sharding(dim)
+            parts = 1
+            for axis in over:
+                parts *= self.degrees[axis]
+            if length % parts:
+                self.say(
+                    field,
+                    f"dim {dim} of {list(shape)} does not divide over {' x '.join(over)} = {parts} ranks",
+                    "every rank holds an equal part of a parameter",
+                    f"a length that is a multiple of {parts}, or fewer ranks on {' and '.join(over)}",
+                )
+
+    def known(self, name: str, names: tuple[str, ...], field: str, what: str) -> bool:
+        if name in names:
+            return True
+        kind = type(self.module).__name__
+        self.say(
+            field,
+            f"{kind} has no {what} {name!r}{nearest(name, names)}",
+            f"a contract names the {what}s of the module it stands on",
+            f"one of {', '.join(map(repr, names))}" if names else f"{kind} has none: leave it out",
+        )
+        return False
+
+    def both(self, given: str, missing: str, means: str) -> None:
+        self.say(
+            given,
+            f"{missing} is not declared",
+            "the types are erased in a run: the source cannot be read off the tensor",
+            f"{missing} = the layout that the tensor {means}",
+        )
+
+    def say(self, field: str, what: str, why: str = "", fix: str = "") -> None:
+        self.problems.append(Problem(where=f"{self.path}.sharding_config.{field}", what=what, why=why, fix=fix))

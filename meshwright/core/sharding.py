@@ -1,0 +1,68 @@
+"""`ShardingConfig`: what a module declares of its states, inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.core.tree import map_tree
+from meshwright.types.kinds import SpmdType
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.planner import Transition
+
+Layout = Mapping[str, SpmdType]
+"""`SpmdLayout`, or a plain dict {axis: type} that becomes one."""
+
+
+@dataclass(kw_only=True)
+class LocalMapConfig:
+    """The module's forward runs on local tensors: inside, shards are lists that vary by rank.
+
+    in_grad_shardings: layout of each input's gradient as the region hands it back; None for an input without
+        gradient. There is no default: where R meets sharded operands inside, the gradient is P, and only the author
+        knows that they meet.
+    """
+
+    in_grad_shardings: Mapping[str, Layout | None]
+
+    def __post_init__(self) -> None:
+        self.in_grad_shardings = {
+            name: None if layout is None else SpmdLayout(layout) for name, layout in self.in_grad_shardings.items()
+        }
+
+
+@dataclass(kw_only=True)
+class ShardingConfig:
+    """The contract of a module. Layouts name every axis; those that are off in a run are left out then.
+
+    state_shardings: parameter or buffer -> its layout; a `Transition` where forward sees another layout than the
+        optimizer, as a bias that is added to a partial sum: `Transition({"tp": I}, {"tp": P})`.
+    in_src_shardings, in_dst_shardings: argument of forward -> the layout it arrives with, and the one forward wants.
+    out_src_shardings, out_dst_shardings: the layout that forward computes, and the one handed on; a pytree of layouts
+        where the output is one.
+    local_map: set where forward runs on local tensors.
+    """
+
+    state_shardings: Mapping[str, Layout | Transition] = field(default_factory=dict)
+    in_src_shardings: Mapping[str, Layout] | None = None
+    in_dst_shardings: Mapping[str, Layout] | None = None
+    out_src_shardings: Any = None
+    out_dst_shardings: Any = None
+    local_map: LocalMapConfig | None = None
+
+    def __post_init__(self) -> None:
+        self.state_shardings = {
+            name: layout if isinstance(layout, Transition) else SpmdLayout(layout)
+            for name, layout in self.state_shardings.items()
+        }
+        if self.in_src_shardings is not None:
+            self.in_src_shardings = _named(self.in_src_shardings)
+        if self.in_dst_shardings is not None:
+            self.in_dst_shardings = _named(self.in_dst_shardings)
+        self.out_src_shardings = map_tree(SpmdLayout, self.out_src_shardings)
+        self.out_dst_shardings = map_tree(SpmdLayout, self.out_dst_shardings)
+
+
+def _named(layouts: Mapping[str, Layout]) -> dict[str, SpmdLayout]:
+    return {name: SpmdLayout(layout) for name, layout in layouts.items()}

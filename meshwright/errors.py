@@ -1,0 +1,76 @@
+"""Every error that meshwright raises on purpose.
+
+    MeshwrightError                 one clear message: where, what, why and a fix
+    ├── ConfigError                 a recipe, a flag or a declared sharding is wrong; found before any process starts
+    ├── DataError                   text that is missing, empty or unreadable
+    ├── SpmdTypeError               a tensor does not have the layout that its use demands
+    └── RunError                    a run cannot go on: a loss that is not finite, a rank that died
+
+An error carries `Problem`s, which are data; `str(error)` is the one place that renders them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong.
+
+    where: module path and config field, flag, file or source line
+    what:  what was found, with the values
+    why:   the reason in one sentence ("" where `what` says it all)
+    fix:   what to write instead ("" where only the user can know)
+    """
+
+    where: str
+    what: str
+    why: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class MeshwrightError(Exception):
+    """The root: `except MeshwrightError` catches all that meshwright raises on purpose."""
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return str(self.problems[0])
+        head = f"{len(self.problems)} problems"
+        return "\n".join([head, *(f"{i}. {problem}" for i, problem in enumerate(self.problems, 1))])
+
+
+class ConfigError(MeshwrightError):
+    """A recipe, a flag or a declared sharding is wrong."""
+
+
+class DataError(MeshwrightError):
+    """Text that is missing, empty or unreadable."""
+
+
+class SpmdTypeError(MeshwrightError):
+    """A tensor does not have the layout that its use demands."""
+
+
+class RunError(MeshwrightError):
+    """A run cannot go on."""
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """`", did you mean 'x'?"` for the likeliest of `names`, "" if none is like `name`."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,97 @@
+"""Causal self-attention with grouped key/value heads. Ainslie et al., arXiv:2305.13245."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.comm.grid import ParallelismDims
+from meshwright.core.module import Module
+from meshwright.errors import Problem
+from meshwright.models.layers import Linear
+from meshwright.models.rope import rotate
+
+
+def document_mask(documents: Tensor) -> Tensor:
+    """documents[B, L] -> bool [B, 1, L, L]: a query sees the keys of its own document up to its own place."""
+    length = documents.shape[-1]
+    place = torch.arange(length, device=documents.device)
+    earlier = place[:, None] >= place
+    return ((documents[:, :, None] == documents[:, None, :]) & earlier).unsqueeze(1)
+
+
+class DotProduct(Module):
+    """Scaled dot-product attention: q[B, L, heads, d], k, v[B, L, kv_heads, d] -> [B, L, heads, d].
+
+    mask[B, 1, L, L], True where a query sees a key; None: causal. heads / kv_heads neighbouring queries share a key.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1])
+        return out.transpose(1, 2)
+
+
+class Attention(Module):
+    """x[B, L, dim] -> [B, L, dim]."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):
+        """wq, wk, wv, wo: projections; head_dim: features of a head."""
+
+        head_dim: int
+        wq: Linear.Config
+        wk: Linear.Config
+        wv: Linear.Config
+        wo: Linear.Config
+        inner: DotProduct.Config
+
+        @property
+        def heads(self) -> int:
+            return self.wq.out_features // self.head_dim
+
+        @property
+        def kv_heads(self) -> int:
+            return self.wk.out_features // self.head_dim
+
+        def problems(self, path: str, dims: ParallelismDims) -> list[Problem]:
+            heads, kv_heads = self.heads, self.kv_heads
+            if heads % dims.tp == 0 and kv_heads % dims.tp_kv == 0 and dims.tp_copy == kv_copies(kv_heads, dims.tp):
+                return []
+            return [
+                Problem(
+                    where=path,
+                    what=f"{heads} heads with {kv_heads} key/value heads do not split over tp {dims.tp}",
+                    why="a rank holds whole heads, and the keys and values that its queries share",
+                    fix=f"parallel.tp = one of {', '.join(map(str, legal_tp(heads, kv_heads)))}",
+                )
+            ]
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.wq = config.wq.build()
+        self.wk = config.wk.build()
+        self.wv = config.wv.build()
+        self.wo = config.wo.build()
+        self.inner = config.inner.build()
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None = None) -> Tensor:
+        per_head = (-1, self.config.head_dim)
+        q = self.wq(x).unflatten(-1, per_head)
+        k = self.wk(x).unflatten(-1, per_head)
+        v = self.wv(x).unflatten(-1, per_head)
+        out = self.inner(rotate(q, cosine, sine), rotate(k, cosine, sine), v, mask)
+        return self.wo(out.flatten(-2))
+
+
+def kv_copies(kv_heads: int, tp: int) -> int:
+    """How many neighbouring tp ranks hold the same key/value heads."""
+    return tp // kv_heads if kv_heads < tp and tp % kv_heads == 0 else 1
+
+
+def legal_tp(heads: int, kv_heads: int) -> list[int]:
+    """The tp degrees at which every rank holds whole heads and the keys of its own queries."""
+    return [tp for tp in range(1, heads + 1) if heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)]

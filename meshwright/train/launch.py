@@ -1,0 +1,123 @@
+"""`meshwright train`: the parent checks, prepares and starts one process a rank; a rank trains.
+
+The same command line does both: a process that finds torchrun's environment is a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from meshwright import recipes, terminal
+from meshwright.errors import ConfigError, Problem, RunError
+from meshwright.train.failure import problem_of
+from meshwright.train.progress import Preparation
+from meshwright.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from meshwright.train.config import ParallelConfig, TrainConfig
+
+
+def is_rank() -> bool:
+    """Whether this process is one rank of a run."""
+    return {"RANK", "LOCAL_RANK", "WORLD_SIZE"} <= os.environ.keys()
+
+
+def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
+    """Train what `config` says; the exit code.
+
+    arguments: those of `meshwright` that led here; each rank is started with them
+
+    Raises ConfigError and DataError before any process starts, RunError where a rank fails, KeyboardInterrupt on Ctrl-C.
+    """
+    if is_rank():
+        return _rank(recipe, config)
+    processes = _processes(config)
+    folder = _prepare(recipe, config, processes)
+    command = [sys.executable, "-m", "meshwright", *arguments]
+    try:
+        launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads)})
+    except KeyboardInterrupt:
+        terminal.err().print(f"stopped; what was written is in {folder.path}", soft_wrap=True)
+        return 130
+    return 0
+
+
+def launch(command: Sequence[str], processes: int, folder: RunFolder, environment: Mapping[str, str]) -> None:
+    """Run `command` as the ranks of one run.
+
+    environment: added to what the ranks inherit
+
+    Raises RunError with the first cause if a rank fails. All ranks have ended when it returns or raises; SIGTERM and
+    SIGHUP end them too, with SystemExit.
+    """
+    from meshwright.train.processes import supervise
+
+    with _ending_on_signals():
+        try:
+            failures = supervise(command, processes, folder, environment)
+        finally:
+            terminal.out().show_cursor()  # a rank that is ended amid its live screen leaves it hidden
+    if failures:
+        raise RunError(problem_of(failures, processes, folder))
+
+
+def world_of(parallel: ParallelConfig) -> int:
+    """The ranks that the degrees multiply to."""
+    return parallel.dp_replicate * parallel.dp_shard * parallel.tp
+
+
+def _rank(recipe: str, config: TrainConfig) -> int:
+    from meshwright.train.rank import run_rank
+    from meshwright.train.trainer import run
+
+    return run_rank(lambda: run(config, recipes.title(recipe)))
+
+
+def _processes(config: TrainConfig) -> int:
+    problems = [
+        Problem(where=f"launch.{name}", what=f"{value} {name}", fix=f"--launch.{name} 1 or more")
+        for name, value in (("processes", config.launch.processes), ("threads", config.launch.threads))
+        if value is not None and value < 1
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return config.launch.processes or world_of(config.parallel)
+
+
+def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
+    """All that can go wrong before a process starts, the cheapest first."""
+    from meshwright.train.data import prepare
+    from meshwright.train.device import choose
+    from meshwright.train.metrics import check_extras
+    from meshwright.train.preflight import preflight
+
+    preflight(config, processes)
+    check_extras(config)
+    choose(config.launch.device, processes)
+    console = terminal.out()
+    with Preparation(console) as preparation:
+        prepare(config.data, length=config.training.length, progress=preparation.report)
+    folder = RunFolder.create(config.output.folder, recipes.title(recipe))
+    console.print(f"starting {processes} process{'es' * (processes > 1)}", style="dim")
+    return folder
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """What asks this process to end unwinds it, so that its ranks end with it."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,96 @@
+"""Cross entropy of next tokens, where the vocabulary may be split over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meshwright.comm.transport import Transport
+from meshwright.core.module import Module
+from meshwright.core.place import Place
+from meshwright.core.sharding import LocalMapConfig, ShardingConfig
+from meshwright.models.layouts import activation
+from meshwright.types.axes import CP, DP, TP
+from meshwright.types.kinds import I, P, R, S
+from meshwright.types.layout import SpmdLayout
+
+IGNORE: Final = -100
+"""The label of a token that is not to be predicted."""
+
+LOSS: Final = SpmdLayout({DP: P, CP: P, TP: I})
+"""A sum over tokens: each data rank has its own part, tp ranks the same."""
+
+
+def loss_sharding() -> ShardingConfig:
+    """Logits with the vocabulary split over tp, as the head computes them."""
+    logits = activation(S(2))
+    return ShardingConfig(
+        in_src_shardings={"logits": logits, "labels": activation(R)},
+        out_src_shardings=LOSS,
+        local_map=LocalMapConfig(in_grad_shardings={"logits": logits.dual, "labels": None}),
+    )
+
+
+class CrossEntropy(Module):
+    """logits[B, L, vocab], labels[B, L] -> the sum over tokens of -log p(label), in nats and float32.
+
+    Tokens labelled `IGNORE` count nothing. It is a sum: who divides does so once, by the global number of valid tokens.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):
+        """vocab: number of tokens in the whole vocabulary."""
+
+        vocab: int
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.axes: tuple[Transport, ...] = ()
+        self.start = 0
+
+    def localize(self, place: Place) -> None:
+        self.axes = place.cut("logits", 2)
+        degree = {axis.name: axis.size for axis in self.axes}
+        index = {axis.name: axis.index for axis in self.axes}
+        self.start = place.inputs["logits"].span(2, self.config.vocab, degree, index).start if self.axes else 0
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logits, labels = logits.flatten(0, -2).float(), labels.flatten()
+        if not self.axes:
+            return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+        return _SplitCrossEntropy.apply(logits, labels, self.start, self.axes)
+
+
+class _SplitCrossEntropy(torch.autograd.Function):
+    """logits[N, vocab / ranks], labels[N] -> sum. Two small all-reduces forward, none backward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, start: int, axes: tuple[Transport, ...]) -> Tensor:
+        top = logits.amax(-1)
+        for axis in axes:
+            top = axis.all_reduce(top, "max")
+        shifted = logits - top.unsqueeze(-1)
+        valid = labels != IGNORE
+        column = labels - start
+        here = valid & (column >= 0) & (column < logits.shape[-1])
+        column = column.masked_fill(~here, 0).unsqueeze(-1)
+        wanted = shifted.gather(-1, column).squeeze(-1).masked_fill(~here, 0.0)
+        exponents = shifted.exp_()
+        sums = torch.stack((exponents.sum(-1), wanted))
+        for axis in axes:
+            sums = axis.all_reduce(sums)
+        total, wanted = sums.unbind()
+        ctx.save_for_backward(exponents, total, column, here, valid)
+        return (total.log() - wanted).masked_fill(~valid, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        exponents, total, column, here, valid = ctx.saved_tensors
+        scale = grads[0] * valid
+        grad = exponents * (scale / total).unsqueeze(-1)
+        grad.scatter_add_(-1, column, -(scale * here).unsqueeze(-1))
+        return grad, None, None, None

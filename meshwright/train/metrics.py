@@ -1,0 +1,117 @@
+"""Where the records of a run go: metrics.jsonl, tensorboard, and the curve at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from meshwright.errors import ConfigError, Problem
+from meshwright.train.plot import loss_svg
+from meshwright.train.record import StepRecord, Summary
+from meshwright.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from meshwright.train.config import TrainConfig
+
+
+class Sink(Protocol):
+    """One place that takes the records of a run."""
+
+    def write(self, record: StepRecord) -> None:
+        """Take one more record."""
+
+    def close(self) -> None:
+        """There will be no more."""
+
+
+class Lines:
+    """metrics.jsonl, one line a record; loss.svg once there are no more."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._records: list[StepRecord] = []
+
+    def write(self, record: StepRecord) -> None:
+        """Take one more record."""
+        self._records.append(record)
+        self._folder.append(asdict(record))
+
+    def close(self) -> None:
+        """Draw the curve."""
+        self._folder.curve.write_text(loss_svg(self._records), encoding="utf-8")
+
+
+class Tensorboard:
+    """Scalars for tensorboard, by the name of the record's field; losses share one chart.
+
+    writer: has `add_scalar(tag, value, step)` and `close()`
+    """
+
+    TAGS = {
+        "loss": "loss/training",
+        "validation_loss": "loss/validation",
+        "grad_norm": "grad_norm",
+        "rate": "rate",
+        "tokens_per_second": "tokens_per_second",
+        "memory_gib": "memory_gib",
+    }
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, record: StepRecord) -> None:
+        """Take one more record."""
+        for field, tag in self.TAGS.items():
+            value = getattr(record, field)
+            if value is not None:
+                self._writer.add_scalar(tag, value, record.step)
+
+    def close(self) -> None:
+        """Flush what is not written yet."""
+        self._writer.close()
+
+
+class Metrics:
+    """Hands every record to every sink; a context, at whose end the sinks are closed, also after a failure."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def write(self, record: StepRecord) -> None:
+        """Hand on one more record."""
+        for sink in self._sinks:
+            sink.write(record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def open_metrics(folder: RunFolder, *, tensorboard: bool) -> Metrics:
+    """The metrics of a run that is written to `folder`."""
+    sinks: list[Sink] = [Lines(folder)]
+    if tensorboard:
+        from torch.utils.tensorboard import SummaryWriter
+
+        sinks.append(Tensorboard(SummaryWriter(str(folder.path))))
+    return Metrics(sinks)
+
+
+def check_extras(config: TrainConfig) -> None:
+    """Raises ConfigError if the config wants what is not installed."""
+    if config.output.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError(
+            Problem(
+                where="output.tensorboard",
+                what="tensorboard is not installed",
+                fix="pip install 'meshwright[tensorboard]', or --output.no-tensorboard",
+            )
+        )

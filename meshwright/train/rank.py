@@ -1,0 +1,95 @@
+"""What runs in one process of a run: its place, its log, and how its failure is told to whoever started it.
+
+The environment is torchrun's: RANK, LOCAL_RANK, WORLD_SIZE, and TORCHELASTIC_ERROR_FILE for the first cause.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
+
+from meshwright.errors import MeshwrightError
+from meshwright.train.failure import Report
+from meshwright.train.run_folder import RunFolder
+
+
+def run_rank(work: Callable[[], None]) -> int:
+    """Do the `work` of this rank; its exit code.
+
+    A failure is reported to whoever started the rank. `launch` shows it; under torchrun it is printed here.
+    """
+    rank, folder = int(os.environ["RANK"]), RunFolder.inherited()
+    if folder is not None:
+        _end_with_parent()
+    try:
+        record(work, _Handler(rank, folder))()
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if folder is None:
+            text = str(error) if isinstance(error, MeshwrightError) else traceback.format_exc()
+            print(f"rank {rank}: {text.rstrip()}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+class _Handler(ErrorHandler):
+    """Writes what torchrun reads of a failed rank, and a Report beside it."""
+
+    def __init__(self, rank: int, folder: RunFolder | None) -> None:
+        self._log = None if folder is None else folder.log(rank)
+        self._crashes: IO[str] | None = None
+
+    def initialize(self) -> None:
+        if self._log is None:
+            super().initialize()
+        else:
+            self._crashes = open(self._log, "a", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+            faulthandler.enable(self._crashes)
+
+    def record_exception(self, e: BaseException) -> None:
+        if self._crashes is not None:
+            traceback.print_exception(e, file=self._crashes)
+            self._crashes.flush()
+        file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if file:
+            _write(Path(file), _data(e))
+
+
+def _data(error: BaseException) -> dict[str, Any]:
+    report = Report.of(error)
+    stack = "".join(traceback.format_exception(error))
+    details = {"py_callstack": stack, "timestamp": str(int(report.seconds))}
+    return {
+        "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details},
+        "report": asdict(report),
+    }
+
+
+def _write(file: Path, data: dict[str, Any]) -> None:
+    """All of it or nothing: the process may be ended meanwhile."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(data), encoding="utf-8")
+    part.replace(file)
+
+
+def _end_with_parent() -> None:
+    """End once the parent is gone, however it went: its end of the pipe at standard input closes with it."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end with parent", daemon=True).start()

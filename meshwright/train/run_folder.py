@@ -1,0 +1,130 @@
+"""The folder of one run: its config, its metrics, its logs.
+
+config.json        what was run
+metrics.jsonl      a StepRecord a line
+loss.svg           the curve, once the run has ended
+logs/              rank<N>.log, and rank<N>.error.json of a rank that failed
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from meshwright.train.config import TrainConfig
+
+VARIABLE = "MESHWRIGHT_RUN"
+"""The environment variable that names the folder to the ranks of a run."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of a run's files, and how they are written."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, output: str, recipe: str, now: datetime | None = None) -> RunFolder:
+        """A new folder `<output>/<recipe>-<date>-<time>`, with `-1`, `-2`, ... after it where that is taken.
+
+        Processes that ask at once get different folders. Raises ConfigError where it cannot be written.
+        """
+        name = f"{recipe}-{now or datetime.now():%Y%m%d-%H%M%S}"
+        try:
+            Path(output).mkdir(parents=True, exist_ok=True)
+            for attempt in count():
+                path = Path(output) / (f"{name}-{attempt}" if attempt else name)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                break
+            (path / "logs").mkdir()
+        except OSError as error:
+            raise ConfigError(
+                Problem(
+                    where="output.folder",
+                    what=f"no folder can be made in {output!r}: {error.strerror}",
+                    fix="--output.folder with a folder that can be written",
+                )
+            ) from error
+        return cls(path)
+
+    @classmethod
+    def inherited(cls) -> RunFolder | None:
+        """The folder that the parent of this rank has made; None where the ranks choose one themselves."""
+        path = os.environ.get(VARIABLE)
+        return cls(Path(path)) if path else None
+
+    @property
+    def config(self) -> Path:
+        """What was run."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """A StepRecord a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def curve(self) -> Path:
+        """The picture of the loss."""
+        return self.path / "loss.svg"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the ranks' output and errors."""
+        return self.path / "logs"
+
+    def log(self, rank: int) -> Path:
+        """What the rank printed; of rank 0, whose output is on the terminal, its tracebacks alone."""
+        return self.logs / f"rank{rank}.log"
+
+    def error(self, rank: int) -> Path:
+        """What ended the rank, if something did."""
+        return self.logs / f"rank{rank}.error.json"
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Write config.json: sections as objects, functions and classes by name; `model.type` is the model's class."""
+        record = _plain(config)
+        record["model"] = {"type": _name(type(config.model)), **record["model"]}
+        self.config.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl. A float that is not finite, which JSON cannot say, becomes its name: "nan"."""
+        line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain(value: Any) -> Any:
+    """Made of what JSON has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return _finite(value)
+    return _name(value) if callable(value) else str(value)
+
+
+def _name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else str(value)

@@ -1,0 +1,107 @@
+"""One optimizer step: micro-batches forward and backward, sums, clip, update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from meshwright.errors import Problem, RunError
+from meshwright.models.layouts import activation
+from meshwright.train.assemble import Assembly
+from meshwright.train.data import Batch
+from meshwright.train.loss import IGNORE, LOSS
+from meshwright.types.kinds import R
+
+INPUT = activation(R)
+"""tokens, labels, positions, documents: [batch@dp, sequence@cp], the same on tp."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a step measured. loss: nats per valid token, over all ranks; grad_norm: before clipping."""
+
+    loss: float
+    grad_norm: float
+    tokens: int
+
+
+def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: float, max_norm: float) -> Measured:
+    """One update from the summed gradients of `batches`, this rank's micro-batches.
+
+    Errors: `RunError` on all ranks alike, before the update, where loss or gradient norm is not finite.
+    """
+    backend, gradients = run.backend, run.gradients
+    run.optimizer.zero_grad(set_to_none=True)
+    with backend.scope():
+        valid = valid_tokens(run, batches)
+        total = torch.zeros((), device=run.device)
+        for last, batch in _with_last(batches):
+            backend.storage.accumulate(run.model, last)
+            loss = loss_sum(run, batch) / valid.clamp(min=1)
+            loss.backward()
+            total += loss.detach()
+        gradients.finish()
+        shown = shown_loss(run, total)
+        norm = gradients.total_norm()
+        measured = Measured(loss=shown.item(), grad_norm=norm.item(), tokens=int(valid.item()))
+        _demand_finite(measured, step)
+        gradients.clip(norm, max_norm)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    run.optimizer.step()
+    return measured
+
+
+def validate(run: Assembly, batches: Iterable[Batch]) -> float:
+    """Mean loss in nats per valid token over `batches`, on all ranks alike; every rank gives as many batches."""
+    total = torch.zeros((), device=run.device)
+    valid = torch.zeros((), device=run.device, dtype=torch.int64)
+    with torch.no_grad(), run.backend.scope():
+        for batch in batches:
+            total += loss_sum(run, batch)
+            valid += (batch.labels != IGNORE).sum().to(run.device)
+        total = shown_loss(run, total)
+        valid = shown_loss(run, valid)
+    return (total / valid.clamp(min=1)).item()
+
+
+def loss_sum(run: Assembly, batch: Batch) -> Tensor:
+    """The sum of the batch's token losses on this rank: P over the data axes."""
+    tokens, labels, positions, documents = (
+        run.backend.enter(part.to(run.device, non_blocking=True), INPUT)
+        for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
+    )
+    return run.loss(run.model(tokens, positions, documents), labels)
+
+
+def valid_tokens(run: Assembly, batches: Sequence[Batch]) -> Tensor:
+    """The number of tokens to predict in the step, over all micro-batches and ranks: int64 []."""
+    mine = torch.stack([(batch.labels != IGNORE).sum() for batch in batches]).sum().to(run.device)
+    return shown_loss(run, mine)
+
+
+def shown_loss(run: Assembly, value: Tensor) -> Tensor:
+    """A sum over tokens, summed over exactly the axes on which the loss is P."""
+    on = run.backend.dims.active()
+    return run.backend.total(run.backend.leave(value), [axis for axis in LOSS.partial if axis in on])
+
+
+def _with_last(batches: Sequence[Batch]) -> Iterable[tuple[bool, Batch]]:
+    return ((i == len(batches) - 1, batch) for i, batch in enumerate(batches))
+
+
+def _demand_finite(measured: Measured, step: int) -> None:
+    broken = [name for name in ("loss", "grad_norm") if not torch.tensor(getattr(measured, name)).isfinite()]
+    if broken:
+        found = ", ".join(f"{name} {getattr(measured, name)}" for name in broken)
+        raise RunError(
+            Problem(
+                where=f"step {step}",
+                what=f"{found}; nothing was updated",
+                why="both are sums over all ranks: a value that is not finite on one rank shows on every rank",
+                fix="a lower optimizer.rate or a longer optimizer.warmup; or look at the data of this step",
+            )
+        )

@@ -1,0 +1,90 @@
+"""The type of a tensor on one mesh axis: R, I, V, P or S(i).
+
+What each denotes, for the local values x_0 ... x_{n-1} of the n ranks of the axis:
+
+    R   replicate    x_0, equal on all ranks; each rank's gradient is its own contribution (P)
+    I   invariant    x_0, equal on all ranks; so is the gradient (I)
+    V   varying      the list x_0 ... x_{n-1}
+    P   partial      the sum x_0 + ... + x_{n-1}
+    S(i) shard       the concatenation of x_0 ... x_{n-1} along dim i
+
+Types are interned: equal types are the same object, in every process that unpickles them too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+
+class SpmdType:
+    """The type of a tensor on one axis. Use `R`, `I`, `V`, `P` and `S(i)`; there are no others."""
+
+    __slots__ = ("letter",)
+    letter: str
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
+
+    def __repr__(self) -> str:
+        return self.letter
+
+    def __reduce__(self) -> Any:
+        return self.letter  # the module's name for it: identity survives copies and pickles
+
+    @property
+    def dual(self) -> SpmdType:
+        """The type of the gradient: R and P swap, the others stay."""
+        return _DUAL.get(self, self)
+
+
+class Shard(SpmdType):
+    """`S(dim)`: the concatenation over the axis along tensor dim `dim`.
+
+    `sizes` are the ranks' lengths along `dim` where they are not what an even split gives (`split_sizes`).
+    """
+
+    __slots__ = ("dim", "sizes")
+    dim: int
+    sizes: tuple[int, ...] | None
+    _interned: ClassVar[dict[tuple[int, tuple[int, ...] | None], Shard]] = {}
+
+    def __new__(cls, dim: int, sizes: tuple[int, ...] | None = None) -> Shard:
+        if not isinstance(dim, int) or dim < 0:
+            raise ValueError(f"S(dim) takes a dim counted from the front, 0 or more; got {dim!r}")
+        if sizes is not None:
+            sizes = tuple(sizes)
+            if any(size < 0 for size in sizes):
+                raise ValueError(f"S({dim}) got a negative shard size in {sizes}")
+        found = cls._interned.get((dim, sizes))
+        if found is None:
+            found = super().__new__(cls)
+            found.letter, found.dim, found.sizes = "S", dim, sizes
+            found = cls._interned.setdefault((dim, sizes), found)
+        return found
+
+    def __init__(self, dim: int, sizes: tuple[int, ...] | None = None) -> None:
+        pass  # all is set where the instance is interned
+
+    def __repr__(self) -> str:
+        return f"S({self.dim})" if self.sizes is None else f"S({self.dim}, {self.sizes})"
+
+    def __reduce__(self) -> Any:
+        return Shard, (self.dim, self.sizes)
+
+
+R: Final = SpmdType("R")
+I: Final = SpmdType("I")
+V: Final = SpmdType("V")
+P: Final = SpmdType("P")
+S = Shard
+
+_DUAL: dict[SpmdType, SpmdType] = {R: P, P: R}
+
+
+def split_sizes(length: int, parts: int) -> tuple[int, ...]:
+    """The lengths of an even split of `length` into `parts`: full pieces first, as DTensor and FSDP cut.
+
+    `split_sizes(5, 2) == (3, 2)`; pieces at the end may be empty.
+    """
+    full = -(-length // parts)
+    return tuple(max(0, min(full, length - i * full)) for i in range(parts))

@@ -1,0 +1,117 @@
+"""`SpmdLayout`: one type per mesh axis, with the order of the axes that shard the same dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from meshwright.types.kinds import P, Shard, SpmdType, split_sizes
+
+
+class SpmdLayout(Mapping[str, SpmdType]):
+    """An interned mapping from axis name to type; equal layouts are the same object.
+
+    `SpmdLayout({"dp": S(0), "cp": S(1), "tp": S(1)})`. Where several axes shard one dim, the first named is the
+    outermost: here dim 1 is cut over cp, and each piece over tp. Written `[·@dp, ·@(cp,tp)]` in the notation.
+    """
+
+    __slots__ = ("_hash", "_types")
+    _types: dict[str, SpmdType]
+    _hash: int
+    _interned: ClassVar[dict[Any, SpmdLayout]] = {}
+
+    def __new__(cls, types: Mapping[str, SpmdType]) -> SpmdLayout:
+        if isinstance(types, SpmdLayout):
+            return types
+        orders: dict[int, list[str]] = {}
+        for axis, kind in types.items():
+            if not isinstance(axis, str):
+                raise TypeError(f"a layout maps axis names to types; got the axis {axis!r}")
+            if not isinstance(kind, SpmdType):
+                raise TypeError(f"the type on axis {axis!r} is one of R, I, V, P, S(i); got {kind!r}")
+            if isinstance(kind, Shard):
+                orders.setdefault(kind.dim, []).append(axis)
+        key = frozenset(types.items()), frozenset((dim, *axes) for dim, axes in orders.items())
+        found = cls._interned.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found._types = dict(types)
+            found._hash = hash(key)
+            found = cls._interned.setdefault(key, found)
+        return found
+
+    def __getitem__(self, axis: str) -> SpmdType:
+        return self._types[axis]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SpmdLayout):
+            return self is other
+        return self is SpmdLayout(other) if isinstance(other, Mapping) else NotImplemented
+
+    def __reduce__(self) -> Any:
+        return SpmdLayout, (self._types,)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{axis}:{kind!r}" for axis, kind in self.items()) + "}"
+
+    @property
+    def dual(self) -> SpmdLayout:
+        """The layout of the gradient."""
+        return SpmdLayout({axis: kind.dual for axis, kind in self.items()})
+
+    def replace(self, **types: SpmdType) -> SpmdLayout:
+        """This layout with other types on the named axes, which become the innermost of their dim."""
+        return SpmdLayout({**self.only(lambda axis: axis not in types), **types})
+
+    def only(self, axes: Callable[[str], bool]) -> SpmdLayout:
+        """This layout on the axes for which `axes(name)` holds."""
+        return SpmdLayout({axis: kind for axis, kind in self.items() if axes(axis)})
+
+    def sharding(self, dim: int) -> tuple[str, ...]:
+        """The axes that shard `dim`, outermost first."""
+        return tuple(axis for axis, kind in self.items() if isinstance(kind, Shard) and kind.dim == dim)
+
+    @property
+    def sharded(self) -> tuple[str, ...]:
+        """The axes over which some dim is sharded."""
+        return tuple(axis for axis, kind in self.items() if isinstance(kind, Shard))
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The axes on which a sum is pending."""
+        return tuple(axis for axis, kind in self.items() if kind is P)
+
+    def span(self, dim: int, length: int, degree: Mapping[str, int], index: Mapping[str, int]) -> range:
+        """The positions of dim `dim` (global length `length`) that the rank at `index` holds.
+
+        degree, index: size of each axis and this rank's place on it. Axes absent from `degree` are off.
+        """
+        held = range(length)
+        for axis in self.sharding(dim):
+            if axis in degree:
+                held = _piece(held, self._types[axis], degree[axis], index[axis])
+        return held
+
+    def local_shape(
+        self, shape: tuple[int, ...], degree: Mapping[str, int], index: Mapping[str, int]
+    ) -> tuple[int, ...]:
+        """The shape on the rank at `index` of a tensor of global `shape`."""
+        return tuple(len(self.span(dim, length, degree, index)) for dim, length in enumerate(shape))
+
+
+def _piece(held: range, kind: SpmdType, parts: int, index: int) -> range:
+    assert isinstance(kind, Shard)
+    sizes = kind.sizes if kind.sizes is not None else split_sizes(len(held), parts)
+    if len(sizes) != parts or sum(sizes) != len(held):
+        raise ValueError(f"{kind} cannot cut {len(held)} positions over {parts} ranks")
+    start = sum(sizes[:index])
+    return held[start : start + sizes[index]]
