@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from meshwright import __version__, recipes, terminal
 from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, nearest
+from meshwright.train.run_folder import RunFolder
 
 HELP = ("-h", "--help")
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(sys.argv[1:] if argv is None else list(argv))
     except MeshwrightError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun every rank of a machine meets the same one
+        if not _is_repeated():
             terminal.show_error(str(error))
         return 2 if isinstance(error, (ConfigError, DataError)) else 1
     except KeyboardInterrupt:
@@ -42,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
+
+
+def _is_repeated() -> bool:
+    """Whether another rank on this terminal says the same: under torchrun all of a machine read the command line."""
+    return os.environ.get("LOCAL_RANK", "0") != "0" and RunFolder.inherited() is None
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -106,7 +112,7 @@ def _train_help() -> str:
             "",
             *(f"  {name:<{width}}  {recipes.summary(name)}".rstrip() for name in recipes.names()),
             "",
-            "Every field of the recipe is a flag; `meshwright train RECIPE --help` lists them with the recipe's values.",
+            "Every field of a recipe is a flag; `meshwright train RECIPE --help` lists them with its values.",
         ]
     )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from itertools import dropwhile, takewhile
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 
@@ -12,34 +15,45 @@ from meshwright.errors import ConfigError, Problem, nearest
 
 Config = TypeVar("Config")
 
+STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.HelptextFromCommentsOff)
+
 
 def parse(config: Config, arguments: Sequence[str], *, program: str) -> Config:
     """A copy of the dataclass `config` in which the flags among `arguments` are set.
 
     A field that is annotated with an abstract class has the flags of the object that `config` holds there. `--help`
-    prints the flags and ends with SystemExit(0); a value that cannot be read as its field's type is explained and ends
-    with SystemExit(2). Raises ConfigError for a flag that does not exist.
+    prints the flags and ends with SystemExit(0). Raises ConfigError for a flag that does not exist and for a value
+    that its field cannot hold.
     """
-    parsed, unknown = tyro.cli(
-        type(config),
-        default=config,
-        args=list(arguments),
-        prog=program,
-        return_unknown_args=True,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.HelptextFromCommentsOff),
-    )
+    explained = io.StringIO()
+    try:
+        with redirect_stderr(explained):
+            parsed, unknown = tyro.cli(
+                type(config),
+                default=config,
+                args=list(arguments),
+                prog=program,
+                config=STYLE,
+                return_unknown_args=True,
+            )
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ConfigError(_problem("command line", _unboxed(explained.getvalue()), program)) from None
     if unknown:
         raise ConfigError(_unknown(unknown[0], list(names(config)), program))
     return parsed
 
 
 def names(config: Any, prefix: str = "--") -> Iterator[str]:
-    """The flags that set the fields of the dataclass `config`, nested ones too."""
+    """The flags that set the fields of the dataclass `config` and of those that it holds now."""
+    hints = get_type_hints(type(config))
     for field in fields(config):
         value, name = getattr(config, field.name), field.name.replace("_", "-")
+        absent = value is None and any(is_dataclass(kind) for kind in get_args(hints[field.name]))
         if is_dataclass(value):
             yield from names(value, f"{prefix}{name}.")
-        elif not callable(value):
+        elif not callable(value) and not absent:
             yield f"{prefix}{name}"
             if isinstance(value, bool):
                 yield f"{prefix}no-{name}"
@@ -47,5 +61,27 @@ def names(config: Any, prefix: str = "--") -> Iterator[str]:
 
 def _unknown(token: str, known: Sequence[str], program: str) -> Problem:
     flag = token.partition("=")[0]
-    what = f"no such flag{nearest(flag, known)}" if flag.startswith("-") else "not a flag: a value that no flag takes"
-    return Problem(where=flag, what=what, fix=f"`{program} --help` lists the flags")
+    if not flag.startswith("-"):
+        return _problem(token, "a value without a flag", program)
+    flag = flag.replace("_", "-")
+    alike = [name for name in known if _leaf(name) == _leaf(flag)]  # `--tp` for `--parallel.tp`
+    return _problem(flag, f"no such flag{nearest(flag, alike) or nearest(flag, known)}", program)
+
+
+def _leaf(flag: str) -> str:
+    return flag.lstrip("-").rpartition(".")[2]
+
+
+def _problem(where: str, what: str, program: str) -> Problem:
+    return Problem(where=where, what=what, fix=f"`{program} --help` lists the flags and what they take")
+
+
+def _unboxed(text: str) -> str:
+    """The message that tyro draws under a title: what stands between the first rule, or the title, and the next."""
+    lines = [line.strip("│╭╮╰╯ ") for line in text.splitlines()[1:]]
+    body = dropwhile(_is_rule, filter(None, lines))
+    return " ".join(takewhile(lambda line: not _is_rule(line), body))
+
+
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─-")

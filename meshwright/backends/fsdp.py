@@ -5,6 +5,7 @@ The one file that touches private names of `torch.distributed.fsdp`; tests/backe
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor import Shard as DTensorShard
 
 from meshwright.backends.storage import SHARD_DIM, Storage
-from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
+from meshwright.comm.grid import Axes, ParallelismDims, lower
 from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD
 from meshwright.types.kinds import R, S, Shard
 from meshwright.types.layout import SpmdLayout
@@ -47,7 +48,7 @@ class Fsdp(Storage):
         )
 
     def _placements(self, base: SpmdLayout) -> list[Placement]:
-        kinds = [base.get(axis, R) for axis in BASE]
+        kinds = [base.get(axis, R) for axis in self.mesh.mesh_dim_names or ()]
         return [DTensorShard(kind.dim) if isinstance(kind, Shard) else Replicate() for kind in kinds]
 
     def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
@@ -57,6 +58,8 @@ class Fsdp(Storage):
         if blocks:  # backward begins with the last block: gathering it anew would be wasted
             fully_shard(list(blocks[-1]), **shards, reshard_after_forward=False)
         fully_shard(model, **shards)
+        # a row that a rank has alone is gathered as a view: harmless, as nothing is written into it in place
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for module in _fsdp_modules(model):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum
@@ -81,7 +84,10 @@ class Fsdp(Storage):
         )
 
     def local(self, value: Tensor) -> Tensor:
-        return (value.to_local() if isinstance(value, DTensor) else value).detach()
+        if not isinstance(value, DTensor):
+            return value.detach()
+        with torch.no_grad():
+            return value.to_local()
 
     def accumulate(self, model: nn.Module, last: bool) -> None:
         assert isinstance(model, FSDPModule)

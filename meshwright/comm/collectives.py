@@ -5,16 +5,17 @@ Each takes the type before and after; the pair fixes the step, and the step its 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from torch import Tensor
 
+from meshwright.comm.declare import assert_type
 from meshwright.comm.scope import axis as _axis
 from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import SpmdType
-from meshwright.types.transition import Op, Step, claim, step
+from meshwright.types.kinds import I, R, SpmdType
+from meshwright.types.transition import CHANGES, Op, claim, step
 
 
 def redistribute(x: Tensor, axis: str, *, src: SpmdType, dst: SpmdType, expert: bool = False) -> Tensor:
@@ -55,15 +56,11 @@ def convert(x: Tensor, axis: str, *, src: SpmdType, dst: SpmdType, expert: bool 
 
 def reinterpret(x: Tensor, axis: str, *, src: SpmdType, dst: SpmdType) -> Tensor:
     """The local value read as another type, which changes what it denotes: V -> P, R -> V."""
-    group = _axis(axis)
-    key = "reinterpret", src, dst
-    bound = group.bound.get(key)
-    if bound is None:
-        bound = group.bound[key] = _bind(claim(axis, src, dst), group)
-    return bound(x) if bound else x
+    return _apply(x, axis, src, dst, _CLAIM)
 
 
-_QUIET = "slice, pad, mask or retag"
+_QUIET: Final = "slice, pad, mask or retag"
+_CLAIM: Final = "claim"
 
 
 def _apply(x: Tensor, axis: str, src: SpmdType, dst: SpmdType, op: Op | str | None, expert: bool = False) -> Tensor:
@@ -71,30 +68,45 @@ def _apply(x: Tensor, axis: str, src: SpmdType, dst: SpmdType, op: Op | str | No
     key = op, src, dst, expert
     bound = group.bound.get(key)
     if bound is None:
-        change = step(axis, src, dst, expert=expert)
-        if change is not None:
-            _demand(change, op)
-        bound = group.bound[key] = _bind(change, group)
-    return bound(x) if bound else x
+        bound = group.bound[key] = _bind(group, src, dst, op, expert)
+    return bound(x) if bound else assert_type(x, {axis: src})
 
 
-def _bind(change: Step | None, group: Transport) -> BoundStep | Literal[False]:
+def _bind(
+    group: Transport, src: SpmdType, dst: SpmdType, op: Op | str | None, expert: bool
+) -> BoundStep | Literal[False]:
+    if op is _CLAIM:
+        change = claim(group.name, src, dst)
+    else:
+        if isinstance(op, Op):
+            _demand_named(group.name, src, dst, op)
+        change = step(group.name, src, dst, expert=expert)
+        if change is not None and op is _QUIET and change.op.communicates:
+            raise SpmdTypeError(_other_step(group.name, src, dst, _QUIET, change.op))
     return BoundStep(change, group) if change is not None else False
 
 
-def _demand(change: Step, op: Op | str | None) -> None:
+def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
     """The caller named an operation: the step between the two types is to be that one."""
-    fits = op is None or change.op is op or (op is _QUIET and not change.op.communicates)
-    if not fits:
-        wanted = op.value if isinstance(op, Op) else op
+    found = CHANGES.get(f"{src.letter} {dst.letter}")
+    if op is Op.ALL_REDUCE and src in (R, I):
         raise SpmdTypeError(
             Problem(
-                where=f"axis {change.axis!r}",
-                what=f"{change.src!r} -> {change.dst!r} is no {wanted}: it takes {change.op.value}",
-                why="source and destination fix the step",
-                fix=f"{_NAMED.get(change.op, 'convert')}(x, {change.axis!r}, src={change.src!r}, dst={change.dst!r})",
+                where=f"axis {axis!r}",
+                what=f"{src!r} -> {dst!r} is no all_reduce: x is {src!r}, every rank holds the whole value already",
+                why="only in P is a sum over ranks pending; reducing again would count each value once a rank",
+                fix="leave the call out" if src is dst else f"leave the call out, or convert x: {src!r} -> {dst!r}",
             )
         )
+    if src is dst or (found is not None and found is not op):
+        raise SpmdTypeError(_other_step(axis, src, dst, op.value, None if src is dst else found))
 
 
-_NAMED = {op: op.value for op in Op if op.communicates}
+def _other_step(axis: str, src: SpmdType, dst: SpmdType, wanted: str, found: Op | None) -> Problem:
+    call = found.value if found is not None and found.communicates else "convert"
+    return Problem(
+        where=f"axis {axis!r}",
+        what=f"{src!r} -> {dst!r} is no {wanted}: it takes {found.value if found else 'no step at all'}",
+        why="source and destination fix the step",
+        fix=f"{call}(x, {axis!r}, src={src!r}, dst={dst!r})" if found else "leave the call out",
+    )

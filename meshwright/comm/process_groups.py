@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from meshwright.comm.grid import BASE, DENSE, Axes, ParallelismDims
+from meshwright.comm.grid import DENSE, Axes, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.transport import Alone, Reduction, Transport
+from meshwright.types.axes import DP_SHARD
 
 _ops = torch.ops._c10d_functional
 _all_reduce: Final = _ops.all_reduce.default
@@ -55,20 +56,21 @@ class ProcessGroup(Transport):
 
 
 @cache
-def _mesh(world: dist.ProcessGroup, device_type: str, degrees: tuple[int, ...]) -> DeviceMesh:
+def _mesh(world: dist.ProcessGroup, device_type: str, degrees: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
     """One mesh for equal degrees: DTensor swaps equal meshes for one another, and FSDP asks for identity."""
-    return init_device_mesh(device_type, degrees, mesh_dim_names=BASE)
+    return init_device_mesh(device_type, degrees, mesh_dim_names=names)
 
 
 class ProcessGroups:
-    """All groups of a run: a device mesh over the base axes, and its views. Make one a run, on every rank.
+    """All groups of a run: a device mesh over the base axes that are on, and its views. Make one a run, on every rank.
 
     Wants an initialised default process group of `dims.world` ranks.
     """
 
     def __init__(self, dims: ParallelismDims, device_type: str) -> None:
         self.dims = dims
-        self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base.values()))
+        on = tuple(axis for axis, degree in dims.base.items() if degree > 1) or (DP_SHARD,)
+        self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base[axis] for axis in on), on)
         self._transports: dict[tuple[str, ...], dist.ProcessGroup] = {}
 
     def view(self, axes: Axes = DENSE) -> View:

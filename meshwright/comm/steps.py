@@ -6,12 +6,12 @@ The forward step fixes its backward step: `Carry` runs one as the other's gradie
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
@@ -22,17 +22,19 @@ Local = Callable[[Tensor], Tensor]
 
 
 class BoundStep:
-    """A step on one axis's transport: `run` is its forward on plain tensors, `backward` the step of the gradient."""
+    """A step on one axis's transport: `run` is its forward on plain tensors, `backward` the step of the gradient.
 
-    def __init__(self, step: Step, group: Transport) -> None:
+    forward: the bound step whose backward this one is to be; the two know each other.
+    """
+
+    def __init__(self, step: Step, group: Transport, forward: BoundStep | None = None) -> None:
         self.step, self.group = step, group
         self.run: Local = _LOCAL[step.op](step, group) if group.size > 1 or V in (step.src, step.dst) else _same
-
-    @cached_property
-    def backward(self) -> BoundStep:
-        return BoundStep(self.step.backward, self.group)
+        self.backward: BoundStep = forward or BoundStep(step.backward, group, self)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py
+            return handle_torch_function(BoundStep.__call__, (x,), self, x)
         return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -72,11 +74,12 @@ def _all_gather(step: Step, group: Transport) -> Local:
         return lambda x: group.all_gather(x.unsqueeze(0))
     dim, sizes, size = *_shard(step.src), group.size
     if sizes is not None:
-        return lambda x: _gather_uneven(x, dim, sizes, group)
+        return lambda x: _gather_uneven(_held(x, dim, sizes, group, step), dim, sizes, group)
 
     def gather(x: Tensor) -> Tensor:
         if _leads(x, dim):
-            return group.all_gather(x.reshape(x.shape[dim:])).reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+            whole = group.all_gather(x.reshape(x.shape[dim:]))
+            return whole.reshape(x.shape[:dim] + whole.shape)
         return torch.cat(group.all_gather(x).chunk(size), dim)
 
     return group.all_gather if dim == 0 else gather
@@ -98,7 +101,8 @@ def _reduce_scatter(step: Step, group: Transport) -> Local:
     def scatter(x: Tensor) -> Tensor:
         _even(x, dim, size, step)
         if _leads(x, dim):
-            return group.reduce_scatter(x.reshape(x.shape[dim:])).reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+            piece = group.reduce_scatter(x.reshape(x.shape[dim:]))
+            return piece.reshape(x.shape[:dim] + piece.shape)
         return group.reduce_scatter(torch.cat(x.chunk(size, dim)))
 
     return scatter
@@ -113,6 +117,7 @@ def _all_to_all(step: Step, group: Transport) -> Local:
     (src_dim, src_sizes), (dst_dim, dst_sizes) = _shard(step.src), _shard(step.dst)
 
     def exchange(x: Tensor) -> Tensor:
+        x = _held(x, src_dim, src_sizes, group, step)
         outgoing = x.split(_sizes(dst_sizes, x, dst_dim, group, step), dst_dim)
         lengths = src_sizes if src_sizes is not None else (x.shape[src_dim],) * group.size
         shape = list(outgoing[group.index].shape)
@@ -146,6 +151,7 @@ def _place(step: Step, group: Transport) -> Local:
     dim, sizes = _shard(step.src)
 
     def place(x: Tensor) -> Tensor:
+        x = _held(x, dim, sizes, group, step)
         lengths = sizes if sizes is not None else (x.shape[dim],) * group.size
         return _pad(x, dim, sum(lengths[: group.index]), sum(lengths[group.index + 1 :]))
 
@@ -171,7 +177,7 @@ def _shard(kind: SpmdType) -> tuple[int, tuple[int, ...] | None]:
 
 def _leads(x: Tensor, dim: int) -> bool:
     """No dim before `dim` holds more than one entry: pieces along `dim` lie end to end in memory."""
-    return all(length == 1 for length in x.shape[:dim])
+    return x.shape[:dim].numel() == 1
 
 
 def _numel(shape: tuple[int, ...]) -> int:
@@ -211,6 +217,18 @@ def _checked(sizes: tuple[int, ...], x: Tensor, dim: int, step: Step) -> tuple[i
             )
         )
     return sizes
+
+
+def _held(x: Tensor, dim: int, sizes: tuple[int, ...] | None, group: Transport, step: Step) -> Tensor:
+    if sizes is not None and x.shape[dim] != sizes[group.index]:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {step.axis!r}",
+                what=f"{step}: rank {group.index} holds {sizes[group.index]} of dim {dim}, not {x.shape[dim]}",
+                why="the layout states what each rank holds of an uneven dim",
+            )
+        )
+    return x
 
 
 def _counted(x: Tensor, group: Transport) -> Tensor:

@@ -14,14 +14,17 @@ from meshwright.errors import MeshwrightError, Problem
 from meshwright.train.run_folder import RunFolder
 
 FRAMES = 3  # the last ones of an exception that nobody raised on purpose
+INDENT = "\n  "
 TAIL = 15  # the last lines of the log of a rank that could not say what it died of
 
-ECHOES = frozenset({signal.SIGABRT, signal.SIGTERM})
-"""Signals that can be a rank's answer to another's failure; any other comes first."""
+ECHOING_SIGNALS = frozenset({signal.SIGABRT, signal.SIGTERM})
+"""What a rank can die of because another has failed."""
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer")
+"""What gloo says in a rank because another has failed."""
 
-WHY = {
-    signal.SIGKILL: "a process is killed from outside, most often by the system when memory is used up",
-    signal.SIGSEGV: "native code touched memory that is not its own; the log has the Python stack",
+MEANING = {
+    signal.SIGKILL: ": killed from outside, most often by the system when memory is used up",
+    signal.SIGSEGV: ": native code touched memory that is not its own",
 }
 
 
@@ -31,19 +34,21 @@ class Report:
 
     text:    for a person: the message of a MeshwrightError, else the exception and its last frames
     seconds: since the epoch, when it was caught
+    echo:    a collective found that another rank is gone
     """
 
     text: str
     seconds: float
+    echo: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Report:
-        """The report of an exception that was just caught."""
+        """The report of an exception that was just caught; the frame that caught it is left out."""
         if isinstance(error, MeshwrightError):
             return cls(text=str(error), seconds=time.time())
-        frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[-FRAMES:])
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:][-FRAMES:])
         text = "".join([*traceback.format_exception_only(error), *frames])
-        return cls(text=text.rstrip(), seconds=time.time())
+        return cls(text=text.rstrip(), seconds=time.time(), echo=_is_echo(error))
 
     @classmethod
     def read(cls, file: Path) -> Report | None:
@@ -69,9 +74,10 @@ class Failure:
 
 
 def in_order(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    """The first cause, then its echoes.
+    """The first cause, then what may have followed from it.
 
-    A sudden death is never an answer to another rank's failure. An exception may be, and then comes after its cause.
+    Sudden deaths come first, for no rank dies suddenly because another has failed; then exceptions, the earliest in
+    front; last what a rank meets when another is gone.
     """
     return tuple(sorted(failures, key=_precedence))
 
@@ -79,25 +85,32 @@ def in_order(failures: Sequence[Failure]) -> tuple[Failure, ...]:
 def problem_of(failures: Sequence[Failure], processes: int, folder: RunFolder) -> Problem:
     """What to say of ranks that failed, the first cause in front: who it was, why, and where the logs are."""
     first = failures[0]
-    logs = f"\n  logs: {folder.logs}"
     if first.report is not None:
-        text = first.report.text
-        alike = sorted(failure.rank for failure in failures if failure.report and failure.report.text == text)
-        return Problem(where=_name(alike, processes), what=f"{text}{logs}")
-    lines = _tail(folder.log(first.rank))
-    quoted = "".join(f"\n  | {line}" for line in lines)
-    if first.code is not None and first.code < 0:
-        number = signal.Signals(-first.code)
-        return Problem(where=f"rank {first.rank}", what=f"died of {number.name}{quoted}{logs}", why=WHY.get(number, ""))
-    return Problem(where=f"rank {first.rank}", what=f"ended with exit code {first.code} amid the run{quoted}{logs}")
+        what = first.report.text
+        ranks = sorted(failure.rank for failure in failures if failure.report and failure.report.text == what)
+    else:
+        what = f"{_death(first.code)}{''.join(f'{INDENT}| {line}' for line in _tail(folder.log(first.rank)))}"
+        ranks = [first.rank]
+    return Problem(where=_name(ranks, processes), what=f"{what}{INDENT}logs: {folder.logs}")
 
 
 def _precedence(failure: Failure) -> tuple[int, float]:
-    if failure.report is not None:
-        return 1, failure.report.seconds
-    if failure.code is not None and failure.code < 0 and -failure.code not in ECHOES:
-        return 0, failure.rank
-    return 2, failure.rank
+    report, code = failure.report, failure.code or 0
+    if report is not None:
+        return (3 if report.echo else 1), report.seconds
+    return (2 if -code in ECHOING_SIGNALS else 0), failure.rank
+
+
+def _is_echo(error: BaseException) -> bool:
+    lost = any(kind.__name__ == "DistError" for kind in type(error).__mro__)  # by name: torch stays unloaded
+    return lost or any(words in str(error) for words in LOST_PEER)
+
+
+def _death(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"ended with exit code {code} amid the run"
+    number = signal.Signals(-code)
+    return f"died of {number.name}{MEANING.get(number, '')}"
 
 
 def _name(ranks: Sequence[int], processes: int) -> str:
@@ -109,4 +122,5 @@ def _name(ranks: Sequence[int], processes: int) -> str:
 def _tail(log: Path) -> list[str]:
     if not log.exists():
         return []
-    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if line.strip()][-TAIL:]

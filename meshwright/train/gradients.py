@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,35 +39,38 @@ class Gradients:
             if param.requires_grad
         ]
         on = dict.fromkeys(axis for trained in self.trained for axis in trained.owed)
-        self.sums = [(backend.view[axis], [t.param for t in self.trained if axis in t.owed]) for axis in on]
+        self.sums = [(backend.view[axis], [axis in trained.owed for trained in self.trained]) for axis in on]
+        once = [1.0 / trained.copies for trained in self.trained]
+        self.once = torch.tensor(once, dtype=torch.float64, device=self.trained[0].param.device)
 
-    def finish(self) -> None:
-        """After the last backward of a step: make the sums that are owed. A parameter without gradient joins with
-        zeros, so that ranks which did not use it call the same collectives."""
+    @torch.no_grad()
+    def finish(self) -> list[Tensor]:
+        """After the last backward of a step: make the sums that are owed; the local gradients at rest, in the order
+        of the parameters. One that is missing joins with zeros, so that ranks which did not use the parameter call
+        the same collectives."""
         for trained in self.trained:
             if trained.param.grad is None:
                 trained.param.grad = torch.zeros_like(trained.param)
-        for axis, params in self.sums:
-            local = self._local(params)
-            for dtype in dict.fromkeys(grad.dtype for grad in local):
-                _sum_together([grad for grad in local if grad.dtype == dtype], axis)
+        grads = [self.storage.local(trained.param.grad) for trained in self.trained]  # type: ignore[arg-type]
+        for axis, owes in self.sums:
+            owed = [grad for grad, owing in zip(grads, owes, strict=True) if owing]
+            for dtype in dict.fromkeys(grad.dtype for grad in owed):
+                _sum_together([grad for grad in owed if grad.dtype == dtype], axis)
+        return grads
 
-    def total_norm(self) -> Tensor:
+    @torch.no_grad()
+    def total_norm(self, grads: list[Tensor]) -> Tensor:
         """The norm over every element of every gradient, each counted once, however many ranks hold it: float64 []."""
-        squares = torch.zeros((), dtype=torch.float64, device=self.trained[0].param.device)
-        norms = torch._foreach_norm(self._local([trained.param for trained in self.trained]))
-        copies = [1.0 / trained.copies for trained in self.trained]
-        squares = (torch.stack(norms).double().square() * squares.new_tensor(copies)).sum()
+        norms = torch.stack(torch._foreach_norm(grads))
+        squares = (norms.double().square() * self.once).sum()
         return self.world.all_reduce(squares).sqrt()
 
-    def clip(self, norm: Tensor, max_norm: float) -> None:
-        """Scale all gradients so that their total norm, now `norm`, is at most `max_norm`."""
-        scale = (max_norm / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
-        grads = self._local([trained.param for trained in self.trained])
-        torch._foreach_mul_(grads, scale.to(grads[0].dtype))
 
-    def _local(self, params: Iterable[nn.Parameter]) -> list[Tensor]:
-        return [self.storage.local(param.grad) for param in params if param.grad is not None]
+@torch.no_grad()
+def clip(grads: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Scale all gradients so that their total norm, now `norm`, is at most `max_norm`."""
+    scale = (max_norm / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
+    torch._foreach_mul_(grads, scale.to(grads[0].dtype))
 
 
 def _sum_together(parts: Sequence[Tensor], axis: Transport) -> None:

@@ -20,7 +20,7 @@ from meshwright.train.progress import Preparation
 from meshwright.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from meshwright.train.config import ParallelConfig, TrainConfig
+    from meshwright.train.config import TrainConfig
 
 
 def is_rank() -> bool:
@@ -33,7 +33,7 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
 
     arguments: those of `meshwright` that led here; each rank is started with them
 
-    Raises ConfigError and DataError before any process starts, RunError where a rank fails, KeyboardInterrupt on Ctrl-C.
+    Raises ConfigError and DataError before any process starts, RunError where a rank fails.
     """
     if is_rank():
         return _rank(recipe, config)
@@ -67,16 +67,15 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
         raise RunError(problem_of(failures, processes, folder))
 
 
-def world_of(parallel: ParallelConfig) -> int:
-    """The ranks that the degrees multiply to."""
-    return parallel.dp_replicate * parallel.dp_shard * parallel.tp
-
-
 def _rank(recipe: str, config: TrainConfig) -> int:
     from meshwright.train.rank import run_rank
-    from meshwright.train.trainer import run
 
-    return run_rank(lambda: run(config, recipes.title(recipe)))
+    def work() -> None:
+        from meshwright.train.trainer import run
+
+        run(config, recipes.title(recipe))
+
+    return run_rank(work)
 
 
 def _processes(config: TrainConfig) -> int:
@@ -87,7 +86,9 @@ def _processes(config: TrainConfig) -> int:
     ]
     if problems:
         raise ConfigError(problems)
-    return config.launch.processes or world_of(config.parallel)
+    from meshwright.train.assemble import run_dims
+
+    return config.launch.processes or run_dims(config).world
 
 
 def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
@@ -95,14 +96,15 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
     from meshwright.train.data import prepare
     from meshwright.train.device import choose
     from meshwright.train.metrics import check_extras
-    from meshwright.train.preflight import preflight
+    from meshwright.train.preflight import check_vocabulary, preflight
 
     preflight(config, processes)
     check_extras(config)
     choose(config.launch.device, processes)
     console = terminal.out()
     with Preparation(console) as preparation:
-        prepare(config.data, length=config.training.length, progress=preparation.report)
+        corpus = prepare(config.data, length=config.training.length, progress=preparation.report)
+    check_vocabulary(config, corpus.vocab_size)
     folder = RunFolder.create(config.output.folder, recipes.title(recipe))
     console.print(f"starting {processes} process{'es' * (processes > 1)}", style="dim")
     return folder
@@ -110,12 +112,13 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """What asks this process to end unwinds it, so that its ranks end with it."""
+    """What asks this process to end unwinds it, so that its ranks end with it; what nohup ignores stays ignored."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heeded}
     try:
         yield
     finally:

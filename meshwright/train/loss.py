@@ -14,12 +14,10 @@ from meshwright.core.module import Module
 from meshwright.core.place import Place
 from meshwright.core.sharding import LocalMapConfig, ShardingConfig
 from meshwright.models.layouts import activation
+from meshwright.train.data.packing import IGNORE
 from meshwright.types.axes import CP, DP, TP
 from meshwright.types.kinds import I, P, R, S
 from meshwright.types.layout import SpmdLayout
-
-IGNORE: Final = -100
-"""The label of a token that is not to be predicted."""
 
 LOSS: Final = SpmdLayout({DP: P, CP: P, TP: I})
 """A sum over tokens: each data rank has its own part, tp ranks the same."""

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from meshwright.errors import ConfigError, Problem
 from meshwright.train.plot import loss_svg
-from meshwright.train.record import StepRecord, Summary
+from meshwright.train.record import StepRecord
 from meshwright.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
+
+
+TAGS: Final = MappingProxyType(
+    {
+        "loss": "loss/training",
+        "validation_loss": "loss/validation",
+        "grad_norm": "grad_norm",
+        "rate": "rate",
+        "tokens_per_second": "tokens_per_second",
+        "memory_gib": "memory_gib",
+    }
+)
+"""Field of a StepRecord -> its name in tensorboard; the losses share a group."""
 
 
 class Sink(Protocol):
@@ -45,26 +58,17 @@ class Lines:
 
 
 class Tensorboard:
-    """Scalars for tensorboard, by the name of the record's field; losses share one chart.
+    """Scalars for tensorboard, named by TAGS.
 
     writer: has `add_scalar(tag, value, step)` and `close()`
     """
-
-    TAGS = {
-        "loss": "loss/training",
-        "validation_loss": "loss/validation",
-        "grad_norm": "grad_norm",
-        "rate": "rate",
-        "tokens_per_second": "tokens_per_second",
-        "memory_gib": "memory_gib",
-    }
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def write(self, record: StepRecord) -> None:
         """Take one more record."""
-        for field, tag in self.TAGS.items():
+        for field, tag in TAGS.items():
             value = getattr(record, field)
             if value is not None:
                 self._writer.add_scalar(tag, value, record.step)

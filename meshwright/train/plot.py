@@ -75,7 +75,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most about `most` round values that enclose `low` to `high`, equally far apart: 1, 2 or 5 times a power of 10."""
+    """About `most` round values that enclose `low` to `high`, apart by 1, 2 or 5 times a power of 10."""
     if low == high:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / most

@@ -80,7 +80,7 @@ def _torchrun(rank: int, processes: int, port: int, folder: RunFolder) -> dict[s
 def _start(
     command: Sequence[str], rank: int, folder: RunFolder, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """One rank in a session of its own, out of reach of the terminal's Ctrl-C; it ends if the pipe at its input does."""
+    """One rank in a session of its own, which Ctrl-C does not reach; it ends with the pipe at its input."""
     variables = {**os.environ, **environment}
     if rank == 0:
         return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, start_new_session=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +14,9 @@ from meshwright.errors import Problem, RunError
 from meshwright.models.layouts import activation
 from meshwright.train.assemble import Assembly
 from meshwright.train.data import Batch
-from meshwright.train.loss import IGNORE, LOSS
+from meshwright.train.data.packing import IGNORE
+from meshwright.train.gradients import clip
+from meshwright.train.loss import LOSS
 from meshwright.types.kinds import R
 
 INPUT = activation(R)
@@ -25,7 +29,6 @@ class Measured:
 
     loss: float
     grad_norm: float
-    tokens: int
 
 
 def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: float, max_norm: float) -> Measured:
@@ -37,18 +40,18 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
     run.optimizer.zero_grad(set_to_none=True)
     with backend.scope():
         valid = valid_tokens(run, batches)
-        total = torch.zeros((), device=run.device)
-        for last, batch in _with_last(batches):
-            backend.storage.accumulate(run.model, last)
+        losses = []
+        for batch in batches:
+            backend.storage.accumulate(run.model, last=batch is batches[-1])
             loss = loss_sum(run, batch) / valid.clamp(min=1)
             loss.backward()
-            total += loss.detach()
-        gradients.finish()
-        shown = shown_loss(run, total)
-        norm = gradients.total_norm()
-        measured = Measured(loss=shown.item(), grad_norm=norm.item(), tokens=int(valid.item()))
+            losses.append(loss.detach())
+        grads = gradients.finish()
+        norm = gradients.total_norm(grads)
+        shown = shown_loss(run, _sum(losses))
+        measured = Measured(loss=shown.item(), grad_norm=norm.item())
         _demand_finite(measured, step)
-        gradients.clip(norm, max_norm)
+        clip(grads, norm, max_norm)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()
@@ -79,8 +82,7 @@ def loss_sum(run: Assembly, batch: Batch) -> Tensor:
 
 def valid_tokens(run: Assembly, batches: Sequence[Batch]) -> Tensor:
     """The number of tokens to predict in the step, over all micro-batches and ranks: int64 []."""
-    mine = torch.stack([(batch.labels != IGNORE).sum() for batch in batches]).sum().to(run.device)
-    return shown_loss(run, mine)
+    return shown_loss(run, _sum([(batch.labels != IGNORE).sum() for batch in batches]).to(run.device))
 
 
 def shown_loss(run: Assembly, value: Tensor) -> Tensor:
@@ -89,12 +91,12 @@ def shown_loss(run: Assembly, value: Tensor) -> Tensor:
     return run.backend.total(run.backend.leave(value), [axis for axis in LOSS.partial if axis in on])
 
 
-def _with_last(batches: Sequence[Batch]) -> Iterable[tuple[bool, Batch]]:
-    return ((i == len(batches) - 1, batch) for i, batch in enumerate(batches))
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
 
 
 def _demand_finite(measured: Measured, step: int) -> None:
-    broken = [name for name in ("loss", "grad_norm") if not torch.tensor(getattr(measured, name)).isfinite()]
+    broken = [name for name in ("loss", "grad_norm") if not math.isfinite(getattr(measured, name))]
     if broken:
         found = ", ".join(f"{name} {getattr(measured, name)}" for name in broken)
         raise RunError(

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Final
 
 from meshwright.errors import Problem, SpmdTypeError
@@ -83,7 +82,7 @@ class Step:
     dst: SpmdType
     op: Op
 
-    @cached_property
+    @property
     def backward(self) -> Step:
         """The step that carries the gradient: from the dual of `dst` to the dual of `src`."""
         src, dst = self.dst.dual, self.src.dual

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from meshwright.comm.grid import WORLD, ParallelismDims
-from meshwright.comm.scope import View
+from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
+from meshwright.comm.scope import View, current_mesh
 from meshwright.comm.threads import run_ranks
 from meshwright.comm.transport import Alone
 from meshwright.models.llama3 import Llama3
 from meshwright.train.assemble import Assembly, assemble, local_backend, run_dims
 from meshwright.train.config import ParallelConfig, TrainConfig, TrainingConfig
 from meshwright.train.data import Batch
-from meshwright.train.loss import IGNORE
+from meshwright.train.data.packing import IGNORE
 from meshwright.train.step import train_step
 
 RATE, MAX_NORM = 1e-3, 0.5
@@ -113,18 +113,18 @@ def together(parts: Sequence[Part]) -> Outcome:
     return outcome
 
 
+def alone_on_cpu(config: TrainConfig) -> Assembly:
+    """The run on one device."""
+    view = View({axis: Alone(axis) for axis in DENSE})
+    backend = local_backend(ParallelismDims(), 0, view)
+    return assemble(laid_out(config), backend, Alone("world"), torch.device("cpu"))
+
+
 def one_device(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
-    alone = laid_out(config)
-    dims = ParallelismDims()
-    view = View({axis: Alone(axis) for axis in ("dp", "cp", "tp", "tp_kv", "tp_copy")})
-    run = assemble(alone, local_backend(dims, 0, view), Alone("world"), torch.device("cpu"))
-    return together([step_part(run, batches)])
+    return together([step_part(alone_on_cpu(config), batches)])
 
 
 def on_threads(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
-    from meshwright.comm.grid import DENSE
-    from meshwright.comm.scope import current_mesh
-
     dims = run_dims(config)
 
     def rank_part(rank: int) -> Part:
@@ -137,9 +137,31 @@ def on_threads(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
     return together(run_ranks(dims, rank_part, {**DENSE, **WORLD}))
 
 
-def largest_error(mine: Mapping[str, Tensor], true: Mapping[str, Tensor]) -> tuple[float, str]:
-    """The largest relative error of any tensor, in its norm, and whose it is."""
+def largest_error(
+    mine: Mapping[str, Tensor], true: Mapping[str, Tensor], orders: Sequence[float] = (2, torch.inf)
+) -> tuple[float, str]:
+    """The largest relative error of any tensor, in vector norms of these orders, and whose it is."""
     assert mine.keys() == true.keys()
-    errors = {name: float((mine[name] - true[name]).norm() / true[name].norm().clamp(min=1e-30)) for name in true}
+    errors = {name: max(_error(mine[name], true[name], order) for order in orders) for name in true}
     worst = max(errors, key=errors.__getitem__)
     return errors[worst], worst
+
+
+def _error(mine: Tensor, true: Tensor, order: float) -> float:
+    size = torch.linalg.vector_norm(true, order)
+    return float(torch.linalg.vector_norm(mine - true, order) / size.clamp(min=1e-30))
+
+
+ORDERS = {"grads": (2, torch.inf), "updated": (2,)}
+"""Adam's first step is g / |g|: an element whose gradient is rounding alone moves by the whole rate either way, on one
+device too. So updated weights are compared by norm, gradients by their largest element as well."""
+
+
+def assert_same(mine: Outcome, true: Outcome, within: float = 1e-5) -> None:
+    """Equal first weights to the last bit; loss, norm, every gradient and every updated weight within `within`."""
+    assert largest_error(mine.weights, true.weights)[0] == 0.0
+    assert abs(mine.loss - true.loss) <= within * true.loss
+    assert abs(mine.grad_norm - true.grad_norm) <= within * true.grad_norm
+    for kind, orders in ORDERS.items():
+        error, name = largest_error(getattr(mine, kind), getattr(true, kind), orders)
+        assert error < within, f"{kind} of {name}: relative error {error:.2e}"

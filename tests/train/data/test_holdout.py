@@ -34,6 +34,12 @@ def test_a_document_without_a_word_is_not_held_out():
     assert train == [(0, 1), (4, 5), (5, 8)]
 
 
+@pytest.mark.parametrize(("share", "held"), [(0.001, 1), (0.5, 2), (0.999, 2)])
+def test_however_small_or_large_the_share_one_document_is_left_on_each_side(share, held):
+    train, validation = hold([2, 2, 2], share)
+    assert (len(train), len(validation)) == (3 - held, held)
+
+
 @pytest.mark.parametrize(("share", "cut"), [(0.02, 98), (0.3, 70), (0.001, 98), (0.999, 2)])
 def test_a_single_document_is_cut_by_tokens(share, cut):
     assert hold([100], share) == ([(0, cut)], [(cut, 100)])

@@ -1,11 +1,9 @@
-"""From text to a corpus, once; then from the cache. Whatever stops it, nothing half-written has a name."""
+"""From text to a corpus, once; then from the cache."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from meshwright.errors import ConfigError, DataError
-from meshwright.train.data import DataConfig, prepare
+from meshwright.train.data import prepare
 from meshwright.train.data.packing import IGNORE
 
 
@@ -162,138 +159,6 @@ def test_the_same_text_touched_is_the_same_order(config, stories):
     again = prepare(config(stories), length=16)
     assert again.folder != first.folder
     assert again.digest == first.digest
-
-
-# -- stopped in the middle
-
-
-def script(config: DataConfig, body: str) -> list[str]:
-    lines = [
-        "import os, signal",
-        "from meshwright.train.data import DataConfig, prepare",
-        f"config = {config!r}",
-        body,
-    ]
-    return [sys.executable, "-c", "\n".join(lines)]
-
-
-def left_in(cache: Path) -> list[str]:
-    return sorted(path.relative_to(cache).parts[0] for path in cache.rglob("*") if path.is_file())
-
-
-@pytest.mark.parametrize("stage", ["training the tokenizer", "tokenising"])
-@pytest.mark.parametrize("reached", [0.5, 1.0])
-def test_a_killed_preparation_leaves_nothing_half_written(config, stories, tmp_path, stage, reached):
-    chosen = config(stories, tokenizer=None, vocab=270)
-    cache = tmp_path / "cache"
-    kill = (
-        "def progress(stage, share):\n"
-        f"    if stage == {stage!r} and share >= {reached}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "prepare(config, length=16, progress=progress)"
-    )
-    killed = subprocess.run(script(chosen, kill), check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert "corpora" not in left_in(cache)
-    for file in (cache / "tokenizers").iterdir():
-        Tokenizer.from_file(str(file))
-
-    corpus = prepare(chosen, length=16)
-    assert corpus.train_documents + corpus.validation_documents == 40
-    assert list((cache / "unfinished").iterdir()) == []
-
-
-def test_two_at_once_end_with_the_same_corpus(config, stories, tmp_path):
-    chosen = config(stories, tokenizer=None, vocab=270)
-    # each waits, in the middle of its work, until the other is in the middle of its own
-    body = """
-import pathlib, sys, time
-def progress(stage, share):
-    if (stage, share) == ("tokenising", 0.0):
-        meeting = pathlib.Path(config.cache).with_name("meeting")
-        meeting.mkdir(exist_ok=True)
-        (meeting / str(os.getpid())).touch()
-        while len(list(meeting.iterdir())) < 2: time.sleep(0.01)
-print(prepare(config, length=16, progress=progress).digest)
-"""
-    both = [subprocess.Popen(script(chosen, body), stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    digests = {process.communicate(timeout=120)[0].strip() for process in both}
-    assert [process.returncode for process in both] == [0, 0]
-    assert digests == {prepare(chosen, length=16).digest}
-    assert len(list((tmp_path / "cache" / "corpora").iterdir())) == 1
-    assert list((tmp_path / "cache" / "unfinished").iterdir()) == []
-
-
-def test_a_failed_preparation_leaves_nothing(config, stories, tmp_path):
-    (stories / "bad.txt").write_bytes(b"\0")
-    with pytest.raises(DataError):
-        prepare(config(stories), length=16)
-    assert left_in(tmp_path / "cache") == []
-
-
-# -- what cannot be prepared
-
-
-def refused(error, config, length=16):
-    with pytest.raises(error) as caught:
-        prepare(config, length=length)
-    return caught.value.problems
-
-
-def test_wrong_values_are_named_together_with_a_wrong_length(config, stories):
-    problems = refused(ConfigError, config(stories, validation=1.5, seed=-1), length=0)
-    assert [problem.where for problem in problems] == ["data.validation", "data.seed", "length"]
-
-
-@pytest.mark.parametrize("tokenizer", ["given", "trained"])
-def test_all_unreadable_files_are_in_one_error(config, stories, tokenizer):
-    (stories / "bad.txt").write_bytes(b"ab\0")
-    (stories / "worse.jsonl").write_text('{"text": "a"}\n{"txt": "a"}\n')
-    chosen = config(stories) if tokenizer == "given" else config(stories, tokenizer=None, vocab=270)
-    problems = refused(DataError, chosen)
-    assert [(problem.where, problem.what) for problem in problems] == [
-        (f"{stories}/bad.txt", "not text: byte 2 is 0x00"),
-        (f"{stories}/worse.jsonl:2", "no field 'text', only txt, did you mean 'txt'?"),
-    ]
-
-
-def test_a_path_that_does_not_exist(config, stories):
-    [problem] = refused(DataError, config(f"{stories}s"))
-    assert problem.what == f"'{stories}s' does not exist, did you mean 'stories'?"
-
-
-def test_a_tokenizer_that_does_not_exist(config, stories, tmp_path):
-    [problem] = refused(ConfigError, config(stories, tokenizer=str(tmp_path / "none.json")))
-    assert problem.where == "data.tokenizer"
-
-
-def test_a_tokenizer_that_does_not_parse(config, stories, tmp_path):
-    (tmp_path / "t.json").write_text("{")
-    [problem] = refused(ConfigError, config(stories, tokenizer=str(tmp_path / "t.json")))
-    assert problem.what.startswith(f"{str(tmp_path / 't.json')!r} is no tokenizer.json: ")
-
-
-@pytest.mark.parametrize("tokenizer", ["given", "trained"])
-def test_files_without_a_document(config, tmp_path, tokenizer):
-    (tmp_path / "empty.jsonl").write_text("\n")
-    path = tmp_path / "empty.jsonl"
-    chosen = config(path) if tokenizer == "given" else config(path, tokenizer=None)
-    [problem] = refused(DataError, chosen)
-    assert problem.what == f"no document in 1 source, {str(path)!r} first"
-
-
-def test_text_of_less_than_a_row(config, tmp_path):
-    (tmp_path / "a.txt").write_text("0123456789")
-    [problem] = refused(DataError, config(tmp_path / "a.txt", validation=0))
-    assert problem.what == "11 tokens to train on, less than one row of 16"
-    assert problem.fix == "more text, or rows of at most 11 tokens"
-    assert prepare(config(tmp_path / "a.txt", validation=0), length=11).train_tokens == 11
-
-
-def test_text_too_short_to_hold_anything_out(config, tmp_path):
-    (tmp_path / "a.txt").write_text("ab")
-    [problem] = refused(DataError, config(tmp_path / "a.txt"), length=1)
-    assert problem.what == "nothing can be held out of the text, which has 3 tokens"
-    assert prepare(config(tmp_path / "a.txt", validation=0), length=1).train_tokens == 3
 
 
 def test_a_data_set_of_the_hub_is_prepared_under_its_name(config, monkeypatch):

@@ -1,0 +1,11 @@
+"""A small Llama 3 on the standard library's sources, over four processes on a laptop (dp 2 x tp 2)."""
+
+from meshwright.models.llama3 import llama3
+from meshwright.train.config import OptimizerConfig, ParallelConfig, TrainConfig, TrainingConfig
+
+config = TrainConfig(
+    model=llama3("debug"),
+    parallel=ParallelConfig(dp_shard=2, tp=2),
+    training=TrainingConfig(steps=150, length=128, batch=16, validate_every=25, validation_batches=4),
+    optimizer=OptimizerConfig(rate=2e-3, warmup=20),
+)

@@ -1,0 +1,59 @@
+"""What a run is, in the few lines that stand above its course."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from meshwright.models.layouts import Plan
+from meshwright.train.assemble import Assembly
+from meshwright.train.config import TrainConfig
+from meshwright.train.data import Corpus
+from meshwright.train.run_folder import RunFolder
+from meshwright.train.screen import short
+from meshwright.types.kinds import S
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.notation import render
+
+
+def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFolder) -> dict[str, str]:
+    """Name -> value: model, parameters, mesh, layouts, data, run."""
+    training = config.training
+    states = list(run.states.values())
+    count = sum(math.prod(info.shape) for info in states if info.trained)
+    stored = short(count / max(1, run.backend.storage.degree["dp_shard"] * run.backend.dims.tp_kv))
+    device = str(run.device) if run.device.type == "cpu" else torch.cuda.get_device_name(run.device)
+    return {
+        "model": _numbers(config),
+        "parameters": f"{short(count)}, about {stored} on each rank",
+        "mesh": f"{run.backend.dims} = {run.backend.dims.world} ranks on {device}, backend {config.parallel.backend}",
+        "layouts": _layouts(config, run),
+        "data": f"{short(corpus.train_tokens)} tokens in {short(corpus.train_documents)} documents, "
+        f"{short(corpus.validation_tokens)} more for validation",
+        "steps": f"{training.steps} of {training.batch} x {training.length} tokens",
+        "run": str(folder.path),
+    }
+
+
+def _numbers(config: TrainConfig) -> str:
+    model = config.model
+    shown = ("layers", "dim", "heads", "kv_heads", "hidden", "vocab")
+    return f"{type(model).__name__}: " + ", ".join(
+        f"{name} {getattr(model, name)}" for name in shown if hasattr(model, name)
+    )
+
+
+def _layouts(config: TrainConfig, run: Assembly) -> str:
+    """The stream between blocks, and the logits."""
+    training, model = config.training, config.model
+    plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
+    rows, length = training.batch // training.accumulate, training.length
+
+    def on(layout: SpmdLayout) -> SpmdLayout:
+        return layout.only(run.backend.dims.active().__contains__)
+
+    dim = getattr(model, "dim", None)
+    stream = render("f32", (rows, length, dim), on(plan.residual)) if dim else str(on(plan.residual))
+    logits = render("f32", (rows, length, model.vocab), on(plan.residual.replace(tp=S(2))))
+    return f"stream {stream}, logits {logits}"

@@ -1,0 +1,105 @@
+"""Logits equal those of `transformers`' Llama with the same weights; sizes are the published ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from meshwright.models.llama3 import SIZES, Llama3, llama3
+from meshwright.models.rope import RopeScaling
+from meshwright.train.assemble import on_meta
+from meshwright.train.config import TrainConfig
+from tests.parity.harness import alone_on_cpu, small
+
+transformers = pytest.importorskip("transformers")
+
+NAMES = {
+    "embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "blocks": "model.layers",
+    "attention_norm": "input_layernorm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+
+
+def their_name(name: str) -> str:
+    head, *rest = name.split(".")
+    if head != "blocks":
+        return ".".join((NAMES[head], *rest))
+    number, part = rest[0], ".".join(rest[1:-1])
+    return ".".join((NAMES["blocks"], number, NAMES[part], rest[-1]))
+
+
+def their_model(spec: Llama3):
+    rope = {"rope_type": "default", "rope_theta": spec.theta}
+    if spec.scaling is not None:
+        rope |= {
+            "rope_type": "llama3",
+            "factor": spec.scaling.factor,
+            "low_freq_factor": spec.scaling.low,
+            "high_freq_factor": spec.scaling.high,
+            "original_max_position_embeddings": spec.scaling.length,
+        }
+    config = transformers.LlamaConfig(
+        vocab_size=spec.vocab,
+        hidden_size=spec.dim,
+        intermediate_size=spec.hidden,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        num_key_value_heads=spec.kv_heads,
+        rms_norm_eps=spec.epsilon,
+        tie_word_embeddings=spec.tied,
+        rope_parameters=rope,
+        max_position_embeddings=256,
+        attn_implementation="eager",
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"kv_heads": 8},
+        {"kv_heads": 1, "tied": True},
+        {"kv_heads": 2, "tied": True, "scaling": RopeScaling(factor=32.0, length=32)},
+    ],
+    ids=["grouped", "one key a query", "one key for all, tied", "stretched, tied"],
+)
+def test_logits_equal_the_reference(numbers):
+    config = small(**numbers)
+    run = alone_on_cpu(config)
+    theirs = their_model(config.model)
+    state = {their_name(name): param.detach() for name, param in run.model.named_parameters()}
+    missing, unexpected = theirs.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert [name for name in missing if name != "lm_head.weight" or not config.model.tied] == []
+    theirs.tie_weights()
+    tokens = torch.randint(config.model.vocab, (3, 48), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        mine, reference = run.model(tokens), theirs(tokens).logits
+    assert reference.std() > 0.1
+    assert (mine - reference).abs().max() < 1e-5 * reference.abs().max()
+
+
+PUBLISHED = {"1b": 1.24e9, "3b": 3.21e9, "8b": 8.03e9, "70b": 70.6e9, "405b": 405.9e9}
+
+
+@pytest.mark.parametrize(("size", "count"), PUBLISHED.items())
+def test_sizes_have_the_published_number_of_parameters(size, count):
+    model, _ = on_meta(TrainConfig(model=llama3(size)))
+    assert math.isclose(sum(param.numel() for param in model.parameters()), count, rel_tol=0.005)
+
+
+def test_every_size_is_tested_or_for_debugging():
+    assert set(SIZES) == {*PUBLISHED, "debug"}
