@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
@@ -65,7 +66,8 @@ def _unknown(token: str, known: Sequence[str], program: str) -> Problem:
         return _problem(token, "a value without a flag", program)
     flag = flag.replace("_", "-")
     alike = [name for name in known if _leaf(name) == _leaf(flag)]  # `--tp` for `--parallel.tp`
-    return _problem(flag, f"no such flag{nearest(flag, alike) or nearest(flag, known)}", program)
+    meant = f", did you mean {alike[0]!r}?" if alike else nearest(flag, known)
+    return _problem(flag, f"no such flag{meant}", program)
 
 
 def _leaf(flag: str) -> str:
@@ -78,7 +80,8 @@ def _problem(where: str, what: str, program: str) -> Problem:
 
 def _unboxed(text: str) -> str:
     """The message that tyro draws under a title: what stands between the first rule, or the title, and the next."""
-    lines = [line.strip("│╭╮╰╯ ") for line in text.splitlines()[1:]]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = [line.strip("│╭╮╰╯ ") for line in plain.splitlines()[1:]]
     body = dropwhile(_is_rule, filter(None, lines))
     return " ".join(takewhile(lambda line: not _is_rule(line), body))
 

@@ -76,8 +76,10 @@ class Scale:
 
 def ticks(low: float, high: float, most: int) -> list[float]:
     """About `most` round values that enclose `low` to `high`, apart by 1, 2 or 5 times a power of 10."""
-    if low == high:
-        low, high = low - 0.5, high + 0.5
+    size = max(1.0, abs(low), abs(high))
+    if high - low <= 1e-9 * size:
+        room = max(0.5, 1e-6 * size)
+        low, high = low - room, high + room
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     gap = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -60,9 +60,9 @@ def draw(*arguments: str, stretch: Stretch | None = None) -> Drawing:
     return parse(Drawing(shape=Square(stretch=stretch)), arguments, program="draw square")
 
 
-def refusal(*arguments: str) -> str:
+def refusal(*arguments: str, stretch: Stretch | None = None) -> str:
     with pytest.raises(ConfigError) as refused:
-        draw(*arguments)
+        draw(*arguments, stretch=stretch)
     (problem,) = refused.value.problems
     assert problem.fix == "`draw square --help` lists the flags and what they take"
     return f"{problem.where}: {problem.what}"
@@ -126,10 +126,11 @@ def test_names_are_the_flags_that_are_accepted() -> None:
         ("--shape.edge_lengths=3", "--shape.edge-length"),
         ("--paint.no-wet", "--paint.no-is-wet"),
         ("--kind", "--paint.kind"),
+        ("--factor", "--shape.stretch.factor"),
     ],
 )
 def test_an_unknown_flag_names_the_nearest(flag: str, meant: str) -> None:
-    said = refusal(flag, "3")
+    said = refusal(flag, "3", stretch=Stretch())
     assert said.startswith(f"{flag.partition('=')[0].replace('_', '-')}: no such flag")
     assert said.endswith(f", did you mean {meant!r}?")
 
@@ -147,15 +148,22 @@ def test_a_value_without_a_flag() -> None:
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_bad_value_names_flag_and_value(
-    arguments: tuple[str, ...], said: tuple[str, ...], encoding: str, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...],
+    said: tuple[str, ...],
+    encoding: str,
+    is_terminal: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(out, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stdout", out)
     refused = refusal(*arguments)
     assert refused.startswith("command line: ")
     assert all(part in refused for part in said)
     assert "\n" not in refused
-    assert not set("│╭╮╰╯─+|") & set(refused)
+    assert not set("│╭╮╰╯─+|\x1b") & set(refused)
     assert "---" not in refused
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -82,7 +83,7 @@ def test_ticks_enclose_the_values_evenly(low: float, width: float, most: int) ->
     assert marks[0] <= low + slack
     assert marks[-1] >= high - slack
     assert 2 <= len(marks) <= most + 2
-    gaps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(marks)]
     assert max(gaps) - min(gaps) <= slack
 
 
