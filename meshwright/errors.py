@@ -71,6 +71,11 @@ class RunError(MeshwrightError):
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """`", did you mean 'x'?"` for the likeliest of `names`, "" if none is like `name`."""
+    """`", did you mean 'x'?"` for the likeliest of `names`, "" if none is like `name`.
+
+    Where one begins with the other they are alike, however much longer it is: x and x_BLD.
+    """
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
+    longer = sorted((other for other in names if other.startswith(name) or name.startswith(other)), key=len)
+    found = close or (longer if name else [])
+    return f", did you mean {found[0]!r}?" if found else ""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from meshwright.backends.base import Backend
 from meshwright.core.boundary import install
-from meshwright.core.contract import Contract, compile_contract, own_states
+from meshwright.core.contract import Contract, compile_contract, own_buffers, own_parameters, own_states
 from meshwright.core.init import Init, key_of
 from meshwright.core.module import Module
 from meshwright.core.place import Place
@@ -46,18 +46,21 @@ def parallelize(model: Module, backend: Backend) -> States:
     contracts = _compile(model, backend)
     states = _states(model, contracts, backend)
     shapes = {path: own_states(module) for path, module in model.named_modules()}
-    replaced: dict[int, nn.Parameter] = {}  # tied parameters stay one
+    params: dict[int, nn.Parameter] = {}  # what is tied stays one
+    buffers: dict[int, Tensor] = {}
     for path, module in model.named_modules():
         contract = contracts.get(path)
-        for name, param in list(module.named_parameters(recurse=False)):
-            if id(param) not in replaced:
+        for name, param in own_parameters(module).items():
+            if id(param) not in params:
                 layout = contract.states[name].src if contract else _whole(backend)
-                replaced[id(param)] = nn.Parameter(backend.state(param.data, layout), requires_grad=param.requires_grad)
-            module.register_parameter(name, replaced[id(param)])
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            layout = contract.states[name].src if contract else _whole(backend)
-            shape = layout.local_shape(tuple(buffer.shape), backend.view.degree, backend.view.index)
-            module.register_buffer(name, buffer.new_empty(shape), persistent=_persistent(module, name))
+                params[id(param)] = nn.Parameter(backend.state(param.data, layout), requires_grad=param.requires_grad)
+            module.register_parameter(name, params[id(param)])
+        for name, buffer in own_buffers(module).items():
+            if id(buffer) not in buffers:
+                layout = contract.states[name].src if contract else _whole(backend)
+                shape = layout.local_shape(tuple(buffer.shape), backend.view.degree, backend.view.index)
+                buffers[id(buffer)] = buffer.new_empty(shape)
+            module.register_buffer(name, buffers[id(buffer)], persistent=_persistent(module, name))
         if isinstance(module, Module):
             module.contract = contract
             module.localize(
@@ -76,21 +79,23 @@ def parallelize(model: Module, backend: Backend) -> States:
 def materialise(model: nn.Module, backend: Backend, states: States, device: torch.device, seed: int) -> None:
     """Give every state memory on `device` and its first values, each rank its own part; ties and freezes stay."""
     storage = backend.storage
-    made: dict[int, nn.Parameter] = {}
+    params: dict[int, nn.Parameter] = {}
+    buffers: dict[int, Tensor] = {}
     names = {id(tensor): name for name, tensor in _named_states(model)}
     for module in model.modules():
-        for name, param in list(module.named_parameters(recurse=False)):
-            if id(param) not in made:
+        for name, param in own_parameters(module).items():
+            if id(param) not in params:
                 fresh = nn.Parameter(storage.empty(param.data, device), requires_grad=param.requires_grad)
                 info = states[names[id(param)]]
                 _fill(storage.local(fresh), info.stored, info, storage.degree, storage.index, seed)
-                made[id(param)] = fresh
-            module.register_parameter(name, made[id(param)])
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            info = states[names[id(buffer)]]
-            fresh_buffer = torch.empty_like(buffer, device=device)
-            _fill(fresh_buffer, info.layout, info, backend.view.degree, backend.view.index, seed)
-            module.register_buffer(name, fresh_buffer, persistent=_persistent(module, name))
+                params[id(param)] = fresh
+            module.register_parameter(name, params[id(param)])
+        for name, buffer in own_buffers(module).items():
+            if id(buffer) not in buffers:
+                info = states[names[id(buffer)]]
+                buffers[id(buffer)] = torch.empty_like(buffer, device=device)
+                _fill(buffers[id(buffer)], info.layout, info, backend.view.degree, backend.view.index, seed)
+            module.register_buffer(name, buffers[id(buffer)], persistent=_persistent(module, name))
 
 
 def _fill(
@@ -101,6 +106,9 @@ def _fill(
     index: Mapping[str, int],
     seed: int,
 ) -> None:
+    if any(index.get(axis) for axis in layout.partial):
+        local.zero_()  # of a sum over ranks the first holds all
+        return
     spans = [layout.span(dim, length, degree, index) for dim, length in enumerate(info.shape)]
     info.init.fill(local, spans, info.shape, key_of(seed, info.name))
 
@@ -139,8 +147,7 @@ def _states(model: Module, contracts: Mapping[str, Contract], backend: Backend) 
     for path, module in model.named_modules():
         contract = contracts.get(path)
         inits = module.initializers() if isinstance(module, Module) else {}
-        tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-        for own, tensor in tensors:
+        for own, tensor in (own_parameters(module) | own_buffers(module)).items():
             name = f"{path}.{own}" if path else own
             layout = contract.states[own].src if contract else _whole(backend)
             if id(tensor) in found:
@@ -166,7 +173,7 @@ def _states(model: Module, contracts: Mapping[str, Contract], backend: Backend) 
 
 def _apart(first: StateInfo, name: str, layout: SpmdLayout) -> Problem:
     return Problem(
-        where=f"{name}",
+        where=name,
         what=f"tied to {first.name}, but declared {layout} here and {first.layout} there",
         why="tied states are one tensor and lie in one way",
         fix="the same layout in both state_shardings",

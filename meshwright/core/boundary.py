@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from meshwright.core.contract import Contract, arguments
-from meshwright.core.tree import map_tree
+from meshwright.core.tree import Unlike, map_tree
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.planner import Transition
 
@@ -21,15 +21,15 @@ Cross = Callable[[Transition], Crossing | None]
 
 def install(module: nn.Module, contract: Contract, cross: Cross, path: str) -> None:
     """Wrap the module's forward in the crossings of its contract. Without any, forward stays as it is."""
-    positions = {name: position for position, name in enumerate(arguments(module))}
+    positions = arguments(module)
     inputs = [
         (positions[name], name, crossing) for name, change in contract.inputs.items() if (crossing := cross(change))
     ]
     states = [(name, crossing) for name, change in contract.states.items() if (crossing := cross(change))]
     leaves: list[Crossing] = []
 
-    def compiled(change: Transition) -> Crossing:
-        leaves.append(cross(change) or _keep)
+    def compiled(change: Transition | None) -> Crossing:
+        leaves.append((change and cross(change)) or _keep)
         return leaves[-1]
 
     outputs = map_tree(compiled, contract.outputs)
@@ -44,15 +44,17 @@ def install(module: nn.Module, contract: Contract, cross: Cross, path: str) -> N
         module.forward = MethodType(forward, module)  # bound, so that a copy of the module crosses its own tensors
 
 
-def _with_inputs(forward: Callable[..., Any], inputs: list[tuple[int, str, Crossing]], path: str) -> Callable[..., Any]:
+def _with_inputs(
+    forward: Callable[..., Any], inputs: list[tuple[int | None, str, Crossing]], path: str
+) -> Callable[..., Any]:
     def crossing_inputs(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         given = list(args)
         for position, name, crossing in inputs:
-            if position < len(given):
+            if position is not None and position < len(given):
                 if given[position] is not None:
-                    given[position] = crossing(_tensor(given[position], f"{path}.{name}"))
+                    given[position] = crossing(_argument(given[position], path, name))
             elif kwargs.get(name) is not None:
-                kwargs[name] = crossing(_tensor(kwargs[name], f"{path}.{name}"))
+                kwargs[name] = crossing(_argument(kwargs[name], path, name))
         return forward(self, *given, **kwargs)
 
     return crossing_inputs
@@ -61,15 +63,17 @@ def _with_inputs(forward: Callable[..., Any], inputs: list[tuple[int, str, Cross
 def _with_states(forward: Callable[..., Any], states: list[tuple[str, Crossing]]) -> Callable[..., Any]:
     def crossing_states(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         held = self.__dict__
-        for name, crossing in states:
-            state = getattr(self, name)
-            if state is not None:
-                held[name] = crossing(state)  # an attribute of the instance is found before the registered state
+        outer = {name: held.pop(name) for name, _ in states if name in held}  # of a call that this one is made in
         try:
+            for name, crossing in states:
+                state = getattr(self, name)
+                if state is not None:
+                    held[name] = crossing(state)  # an attribute of the instance is found before the registered state
             return forward(self, *args, **kwargs)
         finally:
             for name, _ in states:
                 held.pop(name, None)
+            held.update(outer)
 
     return crossing_states
 
@@ -78,7 +82,7 @@ def _with_output(forward: Callable[..., Any], crossing: Crossing, path: str) -> 
     where = f"{path}.sharding_config.out_src_shardings"
 
     def crossing_output(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return crossing(_tensor(forward(self, *args, **kwargs), where))
+        return crossing(_output(forward(self, *args, **kwargs), where))
 
     return crossing_output
 
@@ -87,14 +91,14 @@ def _with_outputs(forward: Callable[..., Any], crossings: Any, path: str) -> Cal
     where = f"{path}.sharding_config.out_src_shardings"
 
     def cross(crossing: Crossing, value: Any) -> Any:
-        return value if crossing is _keep else crossing(_tensor(value, where))
+        return value if crossing is _keep else crossing(_output(value, where))
 
     def crossing_outputs(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         value = forward(self, *args, **kwargs)
         try:
             return map_tree(cross, crossings, value)
-        except ValueError as error:
-            raise SpmdTypeError(Problem(where=where, what=str(error))) from None
+        except Unlike as error:
+            raise SpmdTypeError(Problem(where=where, what=str(error), fix=_LIKE_THE_VALUE)) from None
 
     return crossing_outputs
 
@@ -103,13 +107,21 @@ def _keep(value: Tensor) -> Tensor:
     return value
 
 
-def _tensor(value: Any, where: str) -> Tensor:
+def _argument(value: Any, path: str, name: str) -> Tensor:
     if isinstance(value, torch.Tensor):
         return value
-    raise SpmdTypeError(
-        Problem(
-            where=where,
-            what=f"a layout is declared for a tensor, but it is a {type(value).__name__}",
-            fix="declare a tree of layouts that is built like the value",
-        )
-    )
+    raise _no_tensor(value, f"{path}.{name}", f"a tensor, or a contract without in_src_shardings[{name!r}]")
+
+
+def _output(value: Any, where: str) -> Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    raise _no_tensor(value, where, _LIKE_THE_VALUE)
+
+
+def _no_tensor(value: Any, where: str, fix: str) -> SpmdTypeError:
+    what = f"a layout is declared for a tensor, but it is a {type(value).__name__}"
+    return SpmdTypeError(Problem(where=where, what=what, fix=fix))
+
+
+_LIKE_THE_VALUE: Final = "declare a tree of layouts that is built like the value"

@@ -6,16 +6,18 @@ All that is wrong with it is found here, together, before anything runs.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 
 from meshwright.comm.grid import Axes, ParallelismDims, unknown_axis
 from meshwright.core.sharding import ShardingConfig
-from meshwright.core.tree import map_tree
+from meshwright.core.tree import Unlike, describe, is_leaf, map_tree
 from meshwright.errors import Problem, SpmdTypeError, nearest
+from meshwright.types.kinds import P, Shard, V
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
@@ -33,15 +35,30 @@ class Contract:
     outputs: Any
 
 
-def arguments(module: nn.Module) -> tuple[str, ...]:
-    """The names that the class's `forward` takes, in order, without self."""
-    return tuple(inspect.signature(type(module).forward).parameters)[1:]
+def arguments(module: nn.Module) -> dict[str, int | None]:
+    """The names that the class's `forward` takes, without self -> the place that each has among positional arguments,
+    None if it has none. `*args` and `**kwargs` name no tensor: they are left out."""
+    taken = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    found = {param.name: place for place, param in enumerate(taken) if param.kind in _POSITIONAL}
+    return {**found, **{param.name: None for param in taken if param.kind is param.KEYWORD_ONLY}}
+
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The module's own parameters, without those of its children; one that is tied to another under both names."""
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+
+def own_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """As `own_parameters`."""
+    return dict(module.named_buffers(recurse=False, remove_duplicate=False))
 
 
 def own_states(module: nn.Module) -> dict[str, tuple[int, ...]]:
     """The module's own parameters and buffers -> shape."""
-    tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    return {name: tuple(tensor.shape) for name, tensor in tensors}
+    return {name: tuple(state.shape) for name, state in (own_parameters(module) | own_buffers(module)).items()}
 
 
 def compile_contract(
@@ -73,7 +90,10 @@ class _Compiler:
                     (declared.src, declared.dst) if isinstance(declared, Transition) else (declared, declared)
                 )
                 found[name] = self.transition(rest, field, compute, field)
-                self.divides(shapes[name], found[name].src, field)
+                for layout in dict.fromkeys((found[name].src, found[name].dst)):
+                    self.divides(shapes[name], layout, field)
+                if name in own_parameters(self.module):
+                    self.holds(found[name].src, field)
         for name in sorted(set(shapes) - set(self.config.state_shardings)):
             self.say(
                 f"state_shardings[{name!r}]",
@@ -88,7 +108,7 @@ class _Compiler:
         found = {}
         for name in dict.fromkeys((*sources, *targets)):
             src, dst = f"in_src_shardings[{name!r}]", f"in_dst_shardings[{name!r}]"
-            if not self.known(name, arguments(self.module), src if name in sources else dst, "argument"):
+            if not self.known(name, tuple(arguments(self.module)), src if name in sources else dst, "argument"):
                 continue
             if name in sources:
                 found[name] = self.transition(sources[name], src, targets.get(name, sources[name]), dst)
@@ -102,12 +122,8 @@ class _Compiler:
             self.both("out_dst_shardings", "out_src_shardings", "is computed with")
             return None
         try:
-            return map_tree(
-                lambda source, target: self.transition(source, "out_src_shardings", target, "out_dst_shardings"),
-                src,
-                src if dst is None else dst,
-            )
-        except ValueError as error:
+            return map_tree(self.output, src, src if dst is None else dst)
+        except Unlike as error:
             self.say(
                 "out_dst_shardings",
                 f"not built like out_src_shardings: {error}",
@@ -115,6 +131,16 @@ class _Compiler:
                 "the same tuples and dicts in both",
             )
             return None
+
+    def output(self, src: SpmdLayout | None, dst: Any) -> Transition | None:
+        """One output; None in `dst` hands it on as it is computed."""
+        if not is_leaf(dst):
+            raise Unlike(f"declared as {describe(src)}, but it is {describe(dst)}")
+        if src is None:
+            if dst is not None:
+                self.both("out_dst_shardings", "out_src_shardings", "is computed with")
+            return None
+        return self.transition(src, "out_src_shardings", src if dst is None else dst, "out_dst_shardings")
 
     def local_map(self, contract: Contract) -> None:
         if self.config.local_map is None:
@@ -142,12 +168,14 @@ class _Compiler:
             )
 
     def transition(self, src: Mapping[str, Any], src_field: str, dst: Mapping[str, Any], dst_field: str) -> Transition:
-        change = Transition(self.layout(SpmdLayout(src), src_field), self.layout(SpmdLayout(dst), dst_field))
+        source, target = SpmdLayout(src), SpmdLayout(dst)
+        active = self.layout(source, src_field)
+        change = Transition(active, active if target is source else self.layout(target, dst_field))
         try:
             _ = change.steps
         except SpmdTypeError as error:
             for problem in error.problems:
-                self.say(dst_field, problem.what, problem.why, problem.fix)
+                self.say(dst_field, _placed(problem), problem.why, problem.fix)
         return change
 
     def layout(self, declared: SpmdLayout, field: str) -> SpmdLayout:
@@ -156,7 +184,7 @@ class _Compiler:
         for axis in declared:
             if axis not in self.axes:
                 problem = unknown_axis(axis, tuple(self.axes))
-                self.say(field, f"{problem.where}: {problem.what}", problem.why, problem.fix)
+                self.say(field, _placed(problem), problem.why, problem.fix)
                 continue
             for part in self.axes[axis]:
                 if part in named:
@@ -167,36 +195,52 @@ class _Compiler:
                         f"leave out {named[part]!r} or {axis!r}",
                     )
                 named[part] = axis
-        base = {part for parts in self.axes.values() for part in parts if self.dims.base[part] > 1}
-        missing = [
-            axis for axis, parts in self.axes.items() if axis in self.active and not set(parts) & set(named) & base
-        ]
-        if base - set(named):
-            self.say(
-                field,
-                f"{declared} says nothing of {', '.join(map(repr, missing[:1]))}, which has "
-                f"{self.degrees[missing[0]]} ranks",
-                "a layout names every axis that is on",
-                f"{missing[0]!r}: R, I, P or S(dim)",
-            )
+        for axis, parts in self.axes.items():
+            if axis in self.active and not any(part in named and self.dims.base[part] > 1 for part in parts):
+                self.say(
+                    field,
+                    f"{declared} says nothing of {axis!r}, which has {self.degrees[axis]} ranks",
+                    "a layout names every axis that is on",
+                    f"{axis!r}: R, I, P or S(dim)",
+                )
+                named.update(dict.fromkeys(parts, axis))
         return declared.only(lambda axis: axis in self.active)
+
+    def holds(self, rest: SpmdLayout, field: str) -> None:
+        """A parameter at rest is a value of its own, not a part of a sum and not one of a list."""
+        for axis, kind in rest.items():
+            if kind in (P, V):
+                self.say(
+                    field,
+                    f"a parameter at rest is {kind!r} on {axis!r}",
+                    "its first values, and the optimizer's, are of the whole parameter or of a shard of it",
+                    f"Transition({{{axis!r}: R}}, {{{axis!r}: P}}), if forward wants a part of a sum"
+                    if kind is P
+                    else f"{axis!r}: R, I or S(dim)",
+                )
 
     def divides(self, shape: tuple[int, ...], layout: SpmdLayout, field: str) -> None:
         """Every sharded dim of a state splits evenly."""
         for axis in layout.sharded:
-            dim = layout[axis].dim  # type: ignore[attr-defined]
-            if dim >= len(shape):
-                self.say(field, f"S({dim}) on {axis!r}, but the state has {len(shape)} dims: {list(shape)}")
+            kind = layout[axis]
+            assert isinstance(kind, Shard)
+            if kind.dim >= len(shape):
+                self.say(
+                    field,
+                    f"S({kind.dim}) on {axis!r}, but the state has {len(shape)} dims: {list(shape)}",
+                    "dims are counted from 0",
+                    f"S(dim) with dim below {len(shape)}" if shape else f"{axis!r}: R, a scalar has no dim to shard",
+                )
+            if kind.sizes is not None:
+                self.say(field, f"{kind!r} on {axis!r} states the ranks' lengths", _EQUAL_PARTS, f"S({kind.dim})")
         for dim, length in enumerate(shape):
             over = layout.sharding(dim)
-            parts = 1
-            for axis in over:
-                parts *= self.degrees[axis]
+            parts = math.prod(self.degrees[axis] for axis in over)
             if length % parts:
                 self.say(
                     field,
                     f"dim {dim} of {list(shape)} does not divide over {' x '.join(over)} = {parts} ranks",
-                    "every rank holds an equal part of a parameter",
+                    _EQUAL_PARTS,
                     f"a length that is a multiple of {parts}, or fewer ranks on {' and '.join(over)}",
                 )
 
@@ -222,3 +266,11 @@ class _Compiler:
 
     def say(self, field: str, what: str, why: str = "", fix: str = "") -> None:
         self.problems.append(Problem(where=f"{self.path}.sharding_config.{field}", what=what, why=why, fix=fix))
+
+
+_EQUAL_PARTS: Final = "every rank holds an equal part of a parameter or buffer"
+
+
+def _placed(problem: Problem) -> str:
+    """What was found, and on which axis, where the field says where."""
+    return f"{problem.where}: {problem.what}" if problem.where else problem.what

@@ -76,12 +76,12 @@ def key_of(seed: int, name: str) -> int:
 
 
 def uniform(key: int, index: Tensor) -> Tensor:
-    """index int64 [n] -> float64 [n], uniform in (0, 1) with 53 bits, independent between keys and indices."""
+    """index int64 [n] -> float64 [n], uniform in (0, 1) with 52 bits, independent between keys and indices."""
     z = index * _signed(0x9E3779B97F4A7C15) + key
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
     z = z ^ _shift(z, 31)
-    return _shift(z, 11).double() * 2.0**-53 + 2.0**-54
+    return _shift(z, 12).double() * 2.0**-52 + 2.0**-53  # exact: a 53rd bit would round the largest to 1
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:

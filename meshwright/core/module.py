@@ -20,7 +20,7 @@ from meshwright.errors import Problem
 class Module(nn.Module, Configurable):
     """The base of every layer. `forward` is written as for one device.
 
-    config: what the module was built from.
+    config: what the module was built from; None for one that was made without.
     contract: its declared layouts on the axes of this run; None before `parallelize`, and for a module that declares
         nothing.
     """
@@ -40,7 +40,7 @@ class Module(nn.Module, Configurable):
             """What cannot be cut over `dims` for a reason that the shapes of states do not show."""
             return []
 
-    config: Any
+    config: Any = None
     contract: Contract | None = None
     initial: ClassVar[Mapping[str, Init]] = {}
 

@@ -39,8 +39,8 @@ class ShardingConfig:
     state_shardings: parameter or buffer -> its layout; a `Transition` where forward sees another layout than the
         optimizer, as a bias that is added to a partial sum: `Transition({"tp": I}, {"tp": P})`.
     in_src_shardings, in_dst_shardings: argument of forward -> the layout it arrives with, and the one forward wants.
-    out_src_shardings, out_dst_shardings: the layout that forward computes, and the one handed on; a pytree of layouts
-        where the output is one.
+    out_src_shardings, out_dst_shardings: the layout that forward computes, and the one handed on; a tree of layouts
+        where the output is one, with None for what is no tensor of the mesh.
     local_map: set where forward runs on local tensors.
     """
 
@@ -60,8 +60,12 @@ class ShardingConfig:
             self.in_src_shardings = _named(self.in_src_shardings)
         if self.in_dst_shardings is not None:
             self.in_dst_shardings = _named(self.in_dst_shardings)
-        self.out_src_shardings = map_tree(SpmdLayout, self.out_src_shardings)
-        self.out_dst_shardings = map_tree(SpmdLayout, self.out_dst_shardings)
+        self.out_src_shardings = map_tree(_layout, self.out_src_shardings)
+        self.out_dst_shardings = map_tree(_layout, self.out_dst_shardings)
+
+
+def _layout(declared: Layout | None) -> SpmdLayout | None:
+    return None if declared is None else SpmdLayout(declared)
 
 
 def _named(layouts: Mapping[str, Layout]) -> dict[str, SpmdLayout]:

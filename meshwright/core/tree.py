@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from meshwright.types.kinds import SpmdType
-from meshwright.types.layout import SpmdLayout
+
+
+class Unlike(ValueError):
+    """Two trees are not built alike."""
 
 
 def is_leaf(tree: Any) -> bool:
-    """Not a tuple, list or dict; {axis: type} is a leaf, and so is an empty layout."""
-    if isinstance(tree, Mapping) and not isinstance(tree, SpmdLayout):
-        return len(tree) > 0 and all(isinstance(kind, SpmdType) for kind in tree.values())
+    """Not a tuple, list or dict; {axis: type} is a leaf, and so is None, which declares nothing."""
+    if isinstance(tree, Mapping):
+        return all(isinstance(kind, SpmdType) for kind in tree.values())
     return not isinstance(tree, (tuple, list))
 
 
 def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """`fn` on every leaf of `tree` and what stands in its place in `others`; None stays None.
+    """`fn` on every leaf of `tree` and what stands in its place in `others`; built as the last of them is.
 
-    Errors: `ValueError` where another tree has not the structure of the first.
+    Errors: `Unlike` where another tree has not the branches of the first.
     """
-    if tree is None:
-        return None
     if is_leaf(tree):
         return fn(tree, *others)
     for other in others:
@@ -31,13 +33,29 @@ def map_tree(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
         else:
             alike = isinstance(other, (tuple, list)) and len(other) == len(tree)
         if not alike:
-            raise ValueError(f"declared as {_shape(tree)}, but it is {_shape(other)}")
+            raise Unlike(f"declared as {describe(tree)}, but it is {describe(other)}")
+    like = others[-1] if others else tree
     if isinstance(tree, Mapping):
-        return {key: map_tree(fn, branch, *(other[key] for other in others)) for key, branch in tree.items()}
-    return tuple(map_tree(fn, *branches) for branches in zip(tree, *others, strict=True))
+        return _dict_like(like, {key: map_tree(fn, tree[key], *(other[key] for other in others)) for key in like})
+    return _tuple_like(like, [map_tree(fn, *branches) for branches in zip(tree, *others, strict=True)])
 
 
-def _shape(tree: Any) -> str:
+def describe(tree: Any) -> str:
+    """What a tree is built like, for an error."""
     if isinstance(tree, Mapping) and not is_leaf(tree):
         return f"a dict of {', '.join(map(str, tree))}"
-    return f"a tuple of {len(tree)}" if isinstance(tree, (tuple, list)) else "one tensor"
+    if isinstance(tree, (tuple, list)):
+        return f"a {'list' if isinstance(tree, list) else 'tuple'} of {len(tree)}"
+    return "None" if tree is None else "one tensor"
+
+
+def _dict_like(like: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    if not isinstance(like, MutableMapping):
+        return values
+    made = copy.copy(like)
+    made.update(values)
+    return made
+
+
+def _tuple_like(like: Sequence[Any], values: list[Any]) -> Any:
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)  # type: ignore[call-arg]

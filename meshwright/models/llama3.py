@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from meshwright.errors import Problem
 from meshwright.models import layouts
 from meshwright.models.attention import Attention, DotProduct, kv_copies
 from meshwright.models.decoder import Block, Decoder
@@ -46,6 +47,41 @@ class Llama3(ModelSpec):
     @property
     def head_dim(self) -> int:
         return self.dim // self.heads
+
+    def problems(self) -> list[Problem]:
+        return super().problems() or [*self._splits(), *self._sizes()]
+
+    def _splits(self) -> list[Problem]:
+        """Features into heads, and heads into groups."""
+        problems = []
+        if self.dim % (2 * self.heads):
+            problems.append(
+                Problem(
+                    where="model.dim",
+                    what=f"{self.dim} features do not make {self.heads} heads of an even number each",
+                    why="rotary embedding turns the features of a head in pairs",
+                    fix=f"--model.dim {-(-self.dim // (2 * self.heads)) * 2 * self.heads}",
+                )
+            )
+        if self.heads % self.kv_heads:
+            legal = [str(count) for count in range(1, self.heads + 1) if self.heads % count == 0]
+            problems.append(
+                Problem(
+                    where="model.kv_heads",
+                    what=f"{self.kv_heads} key/value heads cannot be shared by {self.heads} query heads",
+                    why="every key/value head serves equally many query heads",
+                    fix=f"--model.kv-heads with one of {', '.join(legal)}",
+                )
+            )
+        return problems
+
+    def _sizes(self) -> list[Problem]:
+        above = {"theta": self.theta, "epsilon": self.epsilon, "std": self.std}
+        return [
+            Problem(where=f"model.{name}", what=f"{value}", fix=f"--model.{name} above 0")
+            for name, value in above.items()
+            if not 0 < value < math.inf
+        ]
 
     def tp_copies(self, tp: int) -> int:
         return kv_copies(self.kv_heads, tp)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from meshwright.comm.grid import ParallelismDims
+from meshwright.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from meshwright.models.decoder import Decoder
@@ -19,6 +20,15 @@ class ModelSpec(ABC):
 
     vocab: int
     """number of tokens in the vocabulary"""
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the numbers under every layout: whole numbers count something, so they are 1 or more."""
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [
+            Problem(where=f"model.{name}", what=f"{count}", fix=f"{_flag(name)} 1 or more")
+            for name, count in counts.items()
+            if type(count) is int and count < 1
+        ]
 
     @abstractmethod
     def modules(self) -> Decoder.Config:
@@ -36,7 +46,14 @@ class ModelSpec(ABC):
 def dims_of(spec: ModelSpec, *, dp_replicate: int, dp_shard: int, tp: int) -> ParallelismDims:
     """The degrees of a run of this model.
 
-    Errors: `ConfigError` for a degree below 1.
+    Errors: `ConfigError` for numbers that no layout can make right, and for a degree below 1.
     """
+    problems = spec.problems()
+    if problems:
+        raise ConfigError(problems)
     copies = spec.tp_copies(tp) if tp >= 1 else 1
     return ParallelismDims(dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, tp_copy=copies)
+
+
+def _flag(name: str) -> str:
+    return f"--model.{name.replace('_', '-')}"

@@ -38,7 +38,10 @@ class Assembly:
 
 
 def run_dims(config: TrainConfig) -> ParallelismDims:
-    """The degrees that a recipe asks for. Errors: `ConfigError` for a degree below 1."""
+    """The degrees that a recipe asks for.
+
+    Errors: `ConfigError` for numbers of the model that no layout can make right, and for a degree below 1.
+    """
     parallel = config.parallel
     return dims_of(config.model, dp_replicate=parallel.dp_replicate, dp_shard=parallel.dp_shard, tp=parallel.tp)
 

@@ -22,11 +22,14 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
     training = config.training
     states = list(run.states.values())
     count = sum(math.prod(info.shape) for info in states if info.trained)
-    stored = short(count / max(1, run.backend.storage.degree["dp_shard"] * run.backend.dims.tp_kv))
+    storage = run.backend.storage
+    stored = sum(
+        math.prod(info.stored.local_shape(info.shape, storage.degree, storage.index)) for info in states if info.trained
+    )
     device = str(run.device) if run.device.type == "cpu" else torch.cuda.get_device_name(run.device)
     return {
         "model": _numbers(config),
-        "parameters": f"{short(count)}, about {stored} on each rank",
+        "parameters": f"{short(count)}, at most {short(stored)} on a rank",
         "mesh": f"{run.backend.dims} = {run.backend.dims.world} ranks on {device}, backend {config.parallel.backend}",
         "layouts": _layouts(config, run),
         "data": f"{short(corpus.train_tokens)} tokens in {short(corpus.train_documents)} documents, "

@@ -19,6 +19,8 @@ TAIL = 15  # the last lines of the log of a rank that could not say what it died
 
 ECHOING_SIGNALS = frozenset({signal.SIGABRT, signal.SIGTERM})
 """What a rank can die of because another has failed."""
+ENDED = 128 + signal.SIGTERM
+"""The exit code of a rank that ends itself because the run is over."""
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer")
 """What gloo says in a rank because another has failed."""
 
@@ -98,7 +100,7 @@ def _precedence(failure: Failure) -> tuple[int, float]:
     report, code = failure.report, failure.code or 0
     if report is not None:
         return (3 if report.echo else 1), report.seconds
-    return (2 if -code in ECHOING_SIGNALS else 0), failure.rank
+    return (2 if -code in ECHOING_SIGNALS or code == ENDED else 0), failure.rank
 
 
 def _is_echo(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import StateInfo, States
 from meshwright.comm.transport import Transport
+from meshwright.errors import ConfigError, Problem
 from meshwright.types.kinds import R, Shard
 
 
@@ -29,6 +30,8 @@ class Gradients:
 
     A parameter typed R on an axis has a gradient typed P there: each rank's own contribution. What the storage does
     not sum during backward is summed here, once a step, for many small gradients in one collective.
+
+    Errors: `ConfigError` where no parameter wants a gradient.
     """
 
     def __init__(self, model: nn.Module, backend: Backend, states: States, world: Transport) -> None:
@@ -38,6 +41,10 @@ class Gradients:
             for name, param in model.named_parameters()
             if param.requires_grad
         ]
+        if not self.trained:
+            raise ConfigError(
+                Problem(where="model", what="every parameter is frozen", fix="requires_grad on those that are to learn")
+            )
         on = dict.fromkeys(axis for trained in self.trained for axis in trained.owed)
         self.sums = [(backend.view[axis], [axis in trained.owed for trained in self.trained]) for axis in on]
         once = [1.0 / trained.copies for trained in self.trained]

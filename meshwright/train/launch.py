@@ -6,12 +6,9 @@ The same command line does both: a process that finds torchrun's environment is 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from meshwright import recipes, terminal
 from meshwright.errors import ConfigError, Problem, RunError
@@ -58,11 +55,10 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
     """
     from meshwright.train.processes import supervise
 
-    with _ending_on_signals():
-        try:
-            failures = supervise(command, processes, folder, environment)
-        finally:
-            terminal.out().show_cursor()  # a rank that is ended amid its live screen leaves it hidden
+    try:
+        failures = supervise(command, processes, folder, environment)
+    finally:
+        terminal.out().show_cursor()  # a rank that is ended amid its live screen leaves it hidden
     if failures:
         raise RunError(problem_of(failures, processes, folder))
 
@@ -108,19 +104,3 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
     folder = RunFolder.create(config.output.folder, recipes.title(recipe))
     console.print(f"starting {processes} process{'es' * (processes > 1)}", style="dim")
     return folder
-
-
-@contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """What asks this process to end unwinds it, so that its ranks end with it; what nohup ignores stays ignored."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
-
-    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

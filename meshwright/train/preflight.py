@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
 import torch
 
 from meshwright.backends.base import Backend
@@ -19,7 +25,8 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
     """Compile every contract and run the shapes of one micro-batch through model and loss.
 
     world: number of ranks; where: what decides it.
-    Errors: `ConfigError` with all problems of numbers and layouts; else with that of the world, or of the shapes.
+    Errors: `ConfigError` with those of the model's numbers and of the degrees; else with all of the other numbers and
+    the layouts; else with that of the world, or of the shapes.
     """
     dims = run_dims(config)
     backend = local_backend(dims, 0, shape_view(dims, 0))
@@ -49,27 +56,44 @@ def check_vocabulary(config: TrainConfig, vocab: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Range:
+    """Which numbers are legal, in code and in words."""
+
+    legal: Callable[[float], bool]
+    words: str
+    why: str = ""
+
+
+_COUNT: Final = _Range(lambda number: number >= 1, "1 or more")
+_NOT_NEGATIVE: Final = _Range(lambda number: 0 <= number < math.inf, "0 or more")
+_POSITIVE: Final = _Range(lambda number: number > 0, "above 0", "nothing would be learned")
+_MEAN: Final = _Range(lambda number: 0 <= number < 1, "from 0 to below 1", "a running mean keeps this share")
+_SHARE: Final = _Range(lambda number: 0 <= number <= 1, "from 0 to 1", "it is a share of the rate after warm-up")
+_RANGES: Final[Mapping[str, _Range]] = {
+    "training.steps": _COUNT,
+    "training.length": _Range(lambda number: number >= 2, "2 or more"),
+    "training.batch": _COUNT,
+    "training.accumulate": _COUNT,
+    "training.max_norm": _POSITIVE,
+    "training.validate_every": _COUNT,
+    "training.validation_batches": _NOT_NEGATIVE,
+    "optimizer.rate": _NOT_NEGATIVE,
+    "optimizer.warmup": _NOT_NEGATIVE,
+    "optimizer.floor": _SHARE,
+    "optimizer.beta1": _MEAN,
+    "optimizer.beta2": _MEAN,
+    "optimizer.epsilon": _POSITIVE,
+    "optimizer.weight_decay": _NOT_NEGATIVE,
+}
+
+
 def _numbers(config: TrainConfig) -> list[Problem]:
-    training, optimizer = config.training, config.optimizer
-    least: dict[str, tuple[float, float]] = {
-        "training.steps": (training.steps, 1),
-        "training.length": (training.length, 2),
-        "training.batch": (training.batch, 1),
-        "training.accumulate": (training.accumulate, 1),
-        "training.validate_every": (training.validate_every, 1),
-        "training.validation_batches": (training.validation_batches, 0),
-        "optimizer.warmup": (optimizer.warmup, 0),
-        "optimizer.rate": (optimizer.rate, 0),
-        "optimizer.weight_decay": (optimizer.weight_decay, 0),
-    }
+    values = {name: operator.attrgetter(name)(config) for name in _RANGES}
     return [
-        Problem(where=name, what=f"{value}", fix=f"--{name.replace('_', '-')} {bound:g} or more")
-        for name, (value, bound) in least.items()
-        if not value >= bound
-    ] + [
-        Problem(where=name, what=f"{value}", why="nothing would be learned", fix=f"--{name.replace('_', '-')} above 0")
-        for name, value in (("training.max_norm", training.max_norm), ("optimizer.epsilon", optimizer.epsilon))
-        if not value > 0
+        Problem(where=name, what=f"{value}", why=_RANGES[name].why, fix=f"{_flag(name)} {_RANGES[name].words}")
+        for name, value in values.items()
+        if not _RANGES[name].legal(value)
     ]
 
 
@@ -98,6 +122,10 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
             )
         )
     return problems
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _multiples(number: int, of: int) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,8 +20,11 @@ from typing import IO, Any
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 
 from meshwright.errors import MeshwrightError
-from meshwright.train.failure import Report
+from meshwright.train.failure import ENDED, Report
 from meshwright.train.run_folder import RunFolder
+
+WATCH = 0.5  # seconds between two looks at whether the run is over
+GRACE = 3.0  # seconds in which a rank may end by itself
 
 
 def run_rank(work: Callable[[], None]) -> int:
@@ -31,7 +34,9 @@ def run_rank(work: Callable[[], None]) -> int:
     """
     rank, folder = int(os.environ["RANK"]), RunFolder.inherited()
     if folder is not None:
-        _end_with_parent()
+        _end_with(folder)
+        if rank != 0:
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # one log, in the order in which it was printed
     try:
         record(work, _Handler(rank, folder))()
     except KeyboardInterrupt:
@@ -84,12 +89,21 @@ def _write(file: Path, data: dict[str, Any]) -> None:
     part.replace(file)
 
 
-def _end_with_parent() -> None:
-    """End once the parent is gone, however it went: its end of the pipe at standard input closes with it."""
+def _end_with(folder: RunFolder) -> None:
+    """End once the launcher is gone, however it went, or a while after any rank has reported a failure.
+
+    The launcher asks first; this is for a rank that does not hear it.
+    """
+    launcher = os.getppid()
+
+    def is_over() -> bool:
+        return os.getppid() != launcher or folder.has_failed
 
     def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
+        while not is_over():
+            time.sleep(WATCH)
+        if os.getppid() == launcher:
+            time.sleep(GRACE)
+        os._exit(ENDED)
 
-    threading.Thread(target=watch, name="end with parent", daemon=True).start()
+    threading.Thread(target=watch, name="end with the run", daemon=True).start()

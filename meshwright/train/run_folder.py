@@ -94,6 +94,11 @@ class RunFolder:
         """What ended the rank, if something did."""
         return self.logs / f"rank{rank}.error.json"
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether some rank has reported what ended it."""
+        return any(self.logs.glob("rank*.error.json"))
+
     def write_config(self, config: TrainConfig) -> None:
         """Write config.json: sections as objects, functions and classes by name; `model.type` is the model's class."""
         record = _plain(config)

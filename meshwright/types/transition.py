@@ -66,8 +66,8 @@ the gathered list is stacked along a new dim 0."""
 CLAIMS: Final[frozenset[str]] = frozenset({"V P", "R V"})
 """Changes of meaning that keep the local value; only `reinterpret` makes them."""
 
-EXPERT: Final[frozenset[str]] = frozenset({"R I", "I P"})
-"""Right only where the author knows more than the types say; only with `expert=True`, or as the backward of one."""
+EXPERT: Final[frozenset[str]] = frozenset({"R I"})
+"""Right only where the author knows more than the types say; only with `expert=True`, or as the backward of I -> P."""
 
 
 @dataclass(frozen=True)

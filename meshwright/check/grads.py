@@ -1,0 +1,201 @@
+"""Gradients: what a loss may be, what `.grad` carries, and who refuses a gradient that is still a sum over ranks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from meshwright.check import source
+from meshwright.check.algebra import agree
+from meshwright.check.refusal import Refused, change
+from meshwright.check.rule import getter, setter, special
+from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, typed, write
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import I, P, R
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
+
+Call = tuple[Any, ...]
+
+
+@special(torch.Tensor.backward)
+def tensor_backward(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> None:
+    """`loss.backward()`: seeds are verified before, gradients noted after."""
+    given = _named(("tensor", "gradient", "retain_graph", "create_graph", "inputs"), args, kwargs)
+    _backward((given["tensor"],), (given.get("gradient"),), given.get("inputs"), lambda: func(*args, **kwargs))
+
+
+@special(torch.autograd.backward)
+def autograd_backward(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> None:
+    """`torch.autograd.backward`, as `loss.backward()` of several."""
+    names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+    given = _named(names, args, kwargs)
+    tensors = _listed(given["tensors"])
+    seeds = _listed(given.get("grad_tensors")) or (None,) * len(tensors)
+    _backward(tensors, seeds, given.get("inputs"), lambda: func(*args, **kwargs))
+
+
+@special(torch.autograd.grad)
+def autograd_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> Any:
+    """`torch.autograd.grad`: what it returns has the dual types of the inputs."""
+    given = _named(("outputs", "inputs", "grad_outputs"), args, kwargs)
+    outputs, inputs = _listed(given["outputs"]), _listed(given["inputs"])
+    _demand_seeds(outputs, _listed(given.get("grad_outputs")) or (None,) * len(outputs))
+    gradients = func(*args, **kwargs)
+    for x, gradient in zip(inputs, gradients, strict=True):
+        if gradient is not None:
+            write(gradient, gradient_tag(x))
+    return gradients
+
+
+@special(getter("grad"))
+def get_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """`.grad` carries the dual of its parameter, until another type is known of it."""
+    gradient: Tensor | None = func(*args, **kwargs)
+    if gradient is not None and read(gradient) is UNKNOWN:
+        write(gradient, gradient_tag(args[0]))
+    return gradient
+
+
+@special(setter("grad"))
+def set_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> None:
+    """`.grad` is the dual of its parameter; of an R parameter also the sum, once it is reduced."""
+    x, gradient = args
+    if isinstance(gradient, Tensor):
+        for axis, kind in read(gradient).layout.items():
+            mine = read(x).layout.get(axis)
+            if mine is not None and kind is not mine.dual and not agree(mine, kind, flows=False):
+                raise Refused(
+                    f"on axis {axis!r} the gradient is {kind!r}, and {source.name_of(x)} is {mine!r}",
+                    f"the gradient of {mine!r} is {mine.dual!r}",
+                    change("gradient", axis, kind, mine),
+                )
+        if read(gradient).owner is None and read(gradient).layout:
+            write(gradient, Tag(read(gradient).layout, owner=weakref.ref(x)))
+    func(*args, **kwargs)
+
+
+def gradient_tag(x: Tensor) -> Tag:
+    """What is known of a gradient of `x`."""
+    layout = read(x).layout
+    if not layout:
+        return UNKNOWN
+    return Tag(layout.dual, owner=weakref.ref(x)) if x.is_leaf else typed(layout.dual)
+
+
+def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: Any, run: Callable[[], Any]) -> None:
+    _demand_seeds(roots, seeds)
+    leaves = list(_listed(inputs)) if inputs is not None else list(_leaves(roots))
+    for leaf in leaves:
+        _demand_unreduced(leaf)
+    run()
+    for leaf in leaves:
+        if leaf.grad is not None and read(leaf.grad) in (UNKNOWN, CONSTANT):
+            write(leaf.grad, gradient_tag(leaf))
+
+
+def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> None:
+    """A seed has the dual type of its root; the 1 that torch takes is the same on every rank, as of I and P."""
+    for root, seed in zip(roots, seeds, strict=True):
+        tag = UNKNOWN if seed is None else read(seed)
+        for axis, kind in read(root).layout.items():
+            known = tag.layout.get(axis)
+            if known is kind.dual or (known is None and kind in (I, P)) or (kind in (I, P) and known in (R, I)):
+                continue
+            what = "no gradient is given" if seed is None else f"the given gradient is {known or 'untyped'!s}"
+            if kind is R:
+                raise Refused(
+                    f"the loss is R on axis {axis!r}, and {what}",
+                    "the gradient of R is P: the same seed on every rank would count the loss once a rank",
+                    f"a loss that is P (each rank's own part) or I; R -> P: convert(loss, {axis!r}, src=R, dst=P)",
+                )
+            raise Refused(
+                f"the loss is {kind!r} on axis {axis!r}, and {what}",
+                f"the gradient of {kind!r} is {kind.dual!r}; a loss is one number over all ranks",
+                f"sum it over {axis}: of V say so with reinterpret(loss, {axis!r}, src=V, dst=P)",
+            )
+
+
+def _demand_unreduced(leaf: Tensor) -> None:
+    """Backward adds to `.grad` what each rank contributes; a sum that is reduced already must not be added to."""
+    if leaf.grad is None:
+        return
+    for axis, kind in read(leaf.grad).layout.items():
+        expected = read(leaf).layout.get(axis)
+        if expected is not None and not agree(expected.dual, kind, flows=False):
+            raise Refused(
+                f"on axis {axis!r} the gradient of {source.name_of(leaf)} is {kind!r} already, and backward adds "
+                f"{expected.dual!r} to it",
+                "a sum over ranks that was reduced would be reduced again together with what is new",
+                "accumulate first and reduce once; or zero_grad() before this backward",
+            )
+
+
+def _leaves(roots: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The leaves that backward from `roots` reaches."""
+    seen: set[Any] = set()
+    open_: list[Any] = []
+    for root in roots:
+        if root.grad_fn is not None:
+            open_.append(root.grad_fn)
+        elif root.requires_grad:
+            yield root
+    while open_:
+        node = open_.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        open_ += [parent for parent, _ in node.next_functions if parent is not None]
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, Tensor) else tuple(value)
+
+
+def _named(names: Sequence[str], args: Call, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def demand_reduced(name: str, x: Tensor, use: str) -> None:
+    """Errors: `SpmdTypeError` where the gradient of the parameter `x` is still a sum over ranks."""
+    gradient = x.grad
+    if gradient is None:
+        return
+    for axis, kind in read(gradient).layout.items():
+        if kind is P and read(x).layout.get(axis) is not P:
+            raise SpmdTypeError(
+                Problem(
+                    where=source.line(),
+                    what=f"{use} meets a gradient that is P on axis {axis!r}: that of {name}, which is R",
+                    why="each rank holds its own part of the gradient; ranks would drift apart",
+                    fix=f"P -> R: p.grad = all_reduce(p.grad, {axis!r}, src=P, dst=R) before {use}",
+                )
+            )
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    from meshwright.check.mode import is_type_checking
+
+    if not is_type_checking():
+        return
+    for number, group in enumerate(optimizer.param_groups):
+        names = group.get("param_names")
+        for place, x in enumerate(group["params"]):
+            name = names[place] if names else source.name_of(x)
+            if name == "a tensor":
+                name = f"parameter {place} of group {number}"
+            demand_reduced(name, x, f"{type(optimizer).__name__}.step()")
+
+
+register_optimizer_step_pre_hook(_before_step)

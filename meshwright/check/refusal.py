@@ -1,0 +1,146 @@
+"""Why a rule refuses, as data; the mode adds where, and the operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
+
+
+class Refused(Exception):
+    """What is wrong, why, and what to write instead.
+
+    operands: those that are to be shown, where that is not all of the call's.
+    """
+
+    def __init__(self, what: str, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.why, self.fix = what, why, fix
+        self.operands: tuple[Any, ...] = ()
+
+
+def change(name: str, axis: str, src: SpmdType, dst: SpmdType) -> str:
+    """`I -> R: convert(weight, 'tp', src=I, dst=R)`: the call that makes `dst` of `name`."""
+    call = _CALLS.get((src.letter, dst.letter), "convert")
+    return f"{src!r} -> {dst!r}: {call}({name}, {axis!r}, src={src!r}, dst={dst!r})"
+
+
+_CALLS = {
+    ("S", "R"): "all_gather",
+    ("S", "I"): "all_gather",
+    ("V", "R"): "all_gather",
+    ("V", "I"): "all_gather",
+    ("P", "R"): "all_reduce",
+    ("P", "I"): "all_reduce",
+    ("P", "S"): "reduce_scatter",
+    ("P", "V"): "reduce_scatter",
+    ("S", "S"): "all_to_all",
+    ("V", "P"): "reinterpret",
+    ("R", "V"): "reinterpret",
+}
+
+
+def untyped(name: str, axis: str, meets: str) -> Refused:
+    return Refused(
+        f"{name} has no type on axis {axis!r}, where {meets}",
+        "what a tensor is on an axis is stated once, where it comes into the program",
+        f"assert_type({name}, {{{axis!r}: R}}), or another of R, I, V, P, S(dim)",
+    )
+
+
+def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int | None) -> Refused:
+    """dim: the dim of `name` that `other` shards, where `name` has it in full."""
+    fix = change(name, axis, I, R) + f", whose gradient is summed over {axis}"
+    if dim is not None:
+        assert isinstance(kind, Shard)
+        fix = change(name, axis, I, Shard(dim, kind.sizes))
+    elif kind is P:
+        fix += f"; or {change(other, axis, P, I)}"
+    return Refused(
+        f"on axis {axis!r} {name} is I and {other} is {kind!r}",
+        "the gradient of an I operand is the same on every rank only where all that it meets is the same too, "
+        "and so is the gradient",
+        fix,
+    )
+
+
+def not_linear(axis: str, name: str, op: str) -> Refused:
+    return Refused(
+        f"on axis {axis!r} {name} is P, and {op} is not linear in it",
+        "what each rank makes of its part does not add up to the same of the sum",
+        f"{change(name, axis, P, R)}; or {change(name, axis, P, I)}",
+    )
+
+
+def product_of_partials(axis: str, name: str, other: str) -> Refused:
+    return Refused(
+        f"on axis {axis!r} {name} is P and {other} is P, and they are multiplied",
+        "the sum of products is not the product of sums",
+        change(name, axis, P, R),
+    )
+
+
+def partial_times(axis: str, name: str, other: str, kind: SpmdType, dim: int | None) -> Refused:
+    """dim: the dim of `name` along which `other` is sharded, if it has that dim."""
+    whole = Shard(dim, kind.sizes) if isinstance(kind, Shard) and dim is not None else R
+    return Refused(
+        f"on axis {axis!r} {name} is P and {other} is {kind!r}, and they are multiplied",
+        "each rank would multiply its part of the sum by another factor",
+        change(name, axis, P, whole),
+    )
+
+
+def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None) -> Refused:
+    """kind: the type of `other`; None where it is a number or a constant."""
+    shown = "the same on every rank" if kind is None else repr(kind)
+    whole = kind if kind is not None and kind is not V else R
+    fixes = [change(name, axis, P, whole) + " first"]
+    if kind is R or isinstance(kind, Shard) or kind is V:
+        fixes.insert(0, change(other, axis, kind, P))
+    return Refused(
+        f"on axis {axis!r} {name} is P and {other} is {shown}, and they are added",
+        f"the sum over {axis} would count {other} once a rank",
+        "; or ".join(fixes),
+    )
+
+
+def other_shards(axis: str, name: str, kind: SpmdType, other: str, other_kind: SpmdType, wanted: int | None) -> Refused:
+    """wanted: the dim of `other` that would be sharded if both were alike."""
+    alike = Shard(wanted, kind.sizes) if isinstance(kind, Shard) and wanted is not None else R
+    fix = change(other, axis, other_kind, alike)
+    if isinstance(other_kind, Shard) and isinstance(alike, Shard) and other_kind.dim == alike.dim:
+        fix = f"{change(other, axis, other_kind, R)}, then {change(other, axis, R, alike)}"
+    return Refused(
+        f"on axis {axis!r} {name} is {kind!r} and {other} is {other_kind!r}: not the same dim, or not cut alike",
+        "the positions that meet on a rank belong to different places of the whole",
+        fix,
+    )
+
+
+def whole_meets_shard(
+    axis: str, name: str, kind: SpmdType, sharded: str, shard: Shard, dim: int, length: int
+) -> Refused:
+    """`name` has all `length` positions of its dim `dim`, of which `sharded` has this rank's."""
+    return Refused(
+        f"on axis {axis!r} {sharded} is {shard!r} and {name} is {kind!r} with all {length} positions of that dim",
+        "a rank holds only its own positions of a sharded dim; what it meets is cut alike or does not have the dim",
+        f"{change(name, axis, kind, Shard(dim, shard.sizes))}; or {change(sharded, axis, shard, R)}",
+    )
+
+
+def along_shard(axis: str, name: str, shard: Shard, op: str, instead: str = "") -> Refused:
+    fix = change(name, axis, shard, R)
+    return Refused(
+        f"on axis {axis!r} {name} is {shard!r}, and {op} needs all of dim {shard.dim} on one rank",
+        "a rank sees only its own positions of a sharded dim",
+        f"{instead}; or {fix}" if instead else fix,
+    )
+
+
+def no_rule(what: str) -> Refused:
+    return Refused(
+        f"{what} has no rule",
+        "what it does to a tensor that is spread over ranks is not known",
+        "write it with operations that have a rule; or compute it unchecked and state the type of the result: "
+        "with no_typecheck(): y = ..., then assert_type(y, {axis: type})",
+    )

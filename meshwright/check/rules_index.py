@@ -1,0 +1,130 @@
+"""Reading and writing by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from meshwright.check.algebra import Factor, Label, Result, Term, demand_kept, propagate
+from meshwright.check.formula import Formula
+from meshwright.check.operand import Cut, Operand
+from meshwright.check.refusal import along_shard, no_rule
+from meshwright.check.rule import pure, special
+from meshwright.check.rules_view import moved
+from meshwright.check.tag import typed, write
+from meshwright.types.kinds import Shard
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
+
+
+@pure("__getitem__")
+def getitem(input: Operand, index: Any) -> Result:
+    """Full slices keep a dim as it is; what picks positions wants it whole."""
+    items = _spelled_out(input, index if isinstance(index, tuple) else (index,))
+    if any(isinstance(item, Operand) for item in items):
+        return _picked(input, items)
+    places: dict[int, int] = {}
+    whole: list[int] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            whole.append(1)
+            continue
+        if isinstance(item, Cut):
+            length = len(range(input.shape[dim])[slice(*item)])
+            if length == input.shape[dim] and item.step in (None, 1):
+                places[dim] = len(whole)
+                length = input.whole[dim]
+            whole.append(length)
+        dim += 1
+    return moved("indexing", input, places, tuple(whole), "take the positions before the dim is cut")
+
+
+def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
+    """One item for each dim, and None for each new one."""
+    if any(isinstance(item, (tuple, bool)) for item in index):
+        raise TypeError("an index that is a list or a bool")
+    given = sum(item is not None and item is not Ellipsis for item in index)
+    if any(isinstance(item, Operand) and item.dtype is torch.bool for item in index):
+        raise TypeError("an index that is a mask: how many positions it picks depends on values")
+    rest = [Cut(None, None, None)] * (len(input.shape) - given)
+    if Ellipsis not in [item for item in index if not isinstance(item, Operand)]:
+        return [*index, *rest]
+    at = next(n for n, item in enumerate(index) if item is Ellipsis)
+    return [*index[:at], *rest, *index[at + 1 :]]
+
+
+def _picked(input: Operand, items: list[Any]) -> Result:
+    """By one tensor of places, beside full slices."""
+    at = [n for n, item in enumerate(items) if isinstance(item, Operand)]
+    others = [item for item in items if not isinstance(item, Operand)]
+    if len(at) > 1 or any(item != Cut(None, None, None) for item in others):
+        raise TypeError("a tensor of places beside other than full slices")
+    return index_select(input, at[0], items[at[0]])
+
+
+@pure("index_select")
+def index_select(input: Operand, dim: int, index: Operand) -> Result:
+    """The places `index` of one dim, which is whole."""
+    labels = tuple(range(len(input.shape)))
+    at = dim % max(len(labels), 1)
+    picked = tuple(("picked", n) for n in range(len(index.shape)))
+    terms = (Term("input", input, labels), Term("index", index, picked))
+    out = (*labels[:at], *picked, *labels[at + 1 :])
+    value = ((Factor(0), Factor(1, linear=False)),)
+    along: dict[Label, str] = {at: "take the positions before the dim is cut"}
+    return propagate("index_select", terms, value, out, along=along)
+
+
+@pure("gather", "take_along_dim")
+def gather(input: Operand, dim: int, index: Operand, *, sparse_grad: bool = False) -> Result:
+    """At each position, the place that `index` says along one dim, which is whole; other dims go together."""
+    labels = tuple(range(len(input.shape)))
+    at = dim % max(len(labels), 1)
+    theirs = tuple("picked" if each == at else each for each in labels)
+    terms = (Term("input", input, labels), Term("index", index, theirs))
+    value = ((Factor(0), Factor(1, linear=False)),)
+    return propagate("gather", terms, value, theirs, along={at: ""})
+
+
+_WRITTEN = Formula.read("input, value: input + value")
+
+
+@special(torch.Tensor.__setitem__)
+def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What is written into a part of a tensor has the tensor's type; one that was made empty takes it over."""
+    target, index, value = args
+    seen: list[Operand] = []
+    given = check.seen_by_rules(index, seen)
+    mine, theirs = check.operand(target), check.seen_by_rules(value, seen)
+    if not any(operand.layout for operand in (mine, *seen)):
+        result = func(*args, **kwargs)
+        check.note_plain(target, [mine, *seen])
+        return result
+    if mine.tag.fresh is not None:
+        return _write_into_fresh(func, args, theirs)
+    try:
+        region = getitem(mine, given)
+    except TypeError as error:
+        raise no_rule(f"a write by {error}") from None
+    assert region.whole is not None
+    part = Operand(region.tag, tuple(target[index].shape), region.whole, mine.flows, mine.dtype)
+    demand_kept("a write", part, _WRITTEN.infer("a write", (part, theirs), {}))
+    return func(*args, **kwargs)
+
+
+def _write_into_fresh(func: Callable[..., Any], args: tuple[Any, ...], value: Any) -> Any:
+    target: Tensor = args[0]
+    for axis, kind in value.layout.items():
+        if isinstance(kind, Shard):
+            raise along_shard(axis, "value", kind, "a write into a part of an untyped buffer", _STATE)
+    result = func(*args)
+    write(target, typed(value.layout))
+    return result
+
+
+_STATE = "state the buffer's type first: assert_type(buffer, {axis: type})"

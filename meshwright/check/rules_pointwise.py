@@ -1,0 +1,178 @@
+"""Ops that work on each position for itself, by formula."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from meshwright.check.algebra import Result
+from meshwright.check.formula import Formula
+from meshwright.check.operand import Operand
+from meshwright.check.refusal import Refused, change
+from meshwright.check.rule import pure
+from meshwright.check.tag import ZERO
+from meshwright.types.kinds import P, R
+
+UNARY: Final = """
+    abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac lgamma log log10 log1p
+    log2 logit nan_to_num reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc digamma
+    hardsigmoid hardswish logsigmoid relu6 softsign tanhshrink angle i0
+"""
+"""Not linear in their one argument."""
+
+FORMULAS: Final = {
+    "add": "input, other, *, alpha=1: input + other * alpha",
+    "sub": "input, other, *, alpha=1: input + other * alpha",
+    "rsub": "input, other, *, alpha=1: other + input * alpha",
+    "mul": "input, other: input * other",
+    "rdiv": "input, other: other * ~input",
+    "addcmul": "input, tensor1, tensor2, *, value=1: input + tensor1 * tensor2 * value",
+    "addcdiv": "input, tensor1, tensor2, *, value=1: input + tensor1 * ~tensor2 * value",
+    "lerp": "input, end, weight: input * weight + end * weight",
+    "neg": "input: input",
+    "negative": "input: input",
+    "positive": "input: input",
+    "clone": "input, *, memory_format=None: input",
+    "contiguous": "input, memory_format=None: input",
+    "conj": "input: input",
+    "resolve_conj": "input: input",
+    "real": "input: input",
+    "detach": "input: input",
+    "where": "condition, input, other: ~condition * input + ~condition * other",
+    "masked_fill": "input, mask, value: input * ~mask + value * ~mask",
+    "clamp": "input, min=None, max=None: ~input * ~min * ~max",
+    "clip": "input, min=None, max=None: ~input * ~min * ~max",
+    "clamp_min": "input, min: ~input * ~min",
+    "clamp_max": "input, max: ~input * ~max",
+    "pow": "input, exponent: ~input * ~exponent",
+    "rpow": "input, other: ~input * ~other",
+    "maximum": "input, other: ~input * ~other",
+    "minimum": "input, other: ~input * ~other",
+    "fmax": "input, other: ~input * ~other",
+    "fmin": "input, other: ~input * ~other",
+    "atan2": "input, other: ~input * ~other",
+    "hypot": "input, other: ~input * ~other",
+    "fmod": "input, other: ~input * ~other",
+    "remainder": "input, other: ~input * ~other",
+    "floor_divide": "input, other: ~input * ~other",
+    "rfloor_divide": "input, other: ~input * ~other",
+    "logaddexp": "input, other: ~input * ~other",
+    "xlogy": "input, other: ~input * ~other",
+    "copysign": "input, other: ~input * ~other",
+    "relu": "input, inplace=False: ~input",
+    "silu": "input, inplace=False: ~input",
+    "mish": "input, inplace=False: ~input",
+    "gelu": "input, *, approximate='none': ~input",
+    "elu": "input, alpha=1.0, inplace=False: ~input",
+    "celu": "input, alpha=1.0, inplace=False: ~input",
+    "selu": "input, inplace=False: ~input",
+    "leaky_relu": "input, negative_slope=0.01, inplace=False: ~input",
+    "softplus": "input, beta=1, threshold=20: ~input",
+    "hardtanh": "input, min_val=-1.0, max_val=1.0, inplace=False: ~input",
+    **dict.fromkeys(UNARY.split(), "input: ~input"),
+}
+
+COMPARED: Final = "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor"
+ASKED: Final = "logical_not bitwise_not isnan isinf isfinite signbit"
+
+SILENT: Final = {
+    **dict.fromkeys(COMPARED.split(), "input, other: ~input * ~other"),
+    **dict.fromkeys(ASKED.split(), "input: ~input"),
+    "isclose": "input, other, rtol=1e-05, atol=1e-08, equal_nan=False: ~input * ~other",
+}
+"""Formulas of ops that pass no gradient on: there R and I are one."""
+
+
+def pointwise(name: str, text: str, flows: bool = True) -> None:
+    """Register the formula `text` for torch's functions of this name."""
+    formula = Formula.read(text)
+
+    def infer(*args: Any, **kwargs: Any) -> Result:
+        if kwargs.pop("inplace", False):
+            raise TypeError("inplace=True")
+        return formula.infer(name, args, kwargs, flows=flows)
+
+    pure(name)(infer)
+
+
+for _name, _text in FORMULAS.items():
+    pointwise(_name, _text)
+for _name, _text in SILENT.items():
+    pointwise(_name, _text, flows=False)
+
+_QUOTIENT: Final = Formula.read("input, other: input * ~other")
+_ROUNDED: Final = Formula.read("input, other: ~input * ~other")
+
+
+@pure("div", "divide", "true_divide")
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Result:
+    """A quotient is linear in what is divided, unless it is rounded."""
+    formula = _QUOTIENT if rounding_mode is None else _ROUNDED
+    op = "div" if rounding_mode is None else f"div(rounding_mode={rounding_mode!r})"
+    return formula.infer(op, (input, other), {})
+
+
+_OVERWRITTEN: Final = Formula.read("input, src: input + src")
+_NEW: Final = Formula.read("input, src: src")
+
+
+@pure("copy", "fill")
+def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
+    """What replaces the values of a tensor has the type of what it replaces, or one that could be added to it."""
+    if input.tag.fresh is None:
+        return _OVERWRITTEN.infer("a write", (input, src), {})
+    return Result(_NEW.infer("a write", (input, src), {}).tag, None)
+
+
+@pure("zero")
+def zeroed(input: Operand) -> Result:
+    """Zeros are of any type."""
+    return Result(ZERO, input.whole)
+
+
+_CAST: Final = Formula.read("input: input")
+
+
+def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
+    """To another dtype: a sum keeps its type only where its parts are not rounded."""
+    for axis in input.layout.partial:
+        if not dtype.is_floating_point and not dtype.is_complex:
+            raise Refused(
+                f"on axis {axis!r} input is P, and {op} would cut its parts to whole numbers",
+                "parts that are cut do not add up to the sum that is cut",
+                change("input", axis, P, R) + " first",
+            )
+        if torch.promote_types(dtype, input.dtype) != dtype:
+            raise Refused(
+                f"on axis {axis!r} input is P, and {op} would round its parts to {dtype}",
+                f"the sum over {axis} would add rounded parts; a sum in lower precision is the collective's business",
+                change("input", axis, P, R) + f" first, in {input.dtype}, and cast the sum; or state the dtype of the "
+                "collective where it is called",
+            )
+    return _CAST.infer(op, (input,), {})
+
+
+@pure("to", "type_as", "cpu", "cuda")
+def to(input: Operand, *args: Any, **kwargs: Any) -> Result:
+    """Any form of `.to`: the dtype is looked for among the arguments."""
+    dtype = input.dtype
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, Operand):
+            dtype = value.dtype
+    return cast(f"a cast to {dtype}", input, dtype)
+
+
+for _name, _dtype in {
+    "float": torch.float32,
+    "double": torch.float64,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int": torch.int32,
+    "long": torch.int64,
+    "bool": torch.bool,
+}.items():
+    pure(_name)(partial(lambda dtype, input: cast(f"a cast to {dtype}", input, dtype), _dtype))

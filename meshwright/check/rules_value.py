@@ -1,0 +1,60 @@
+"""Values that leave tensors for Python, where no type follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from meshwright.check.operand import Operand
+from meshwright.check.refusal import Refused, change
+from meshwright.check.rule import forms, special
+from meshwright.check.tag import read
+from meshwright.types.kinds import I, P, R
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
+
+_READING = (
+    "item tolist numpy equal allclose is_nonzero __bool__ __float__ __int__ __index__ __complex__ __contains__ "
+    "__array__ nonzero unique bincount"
+)
+
+
+def _demand_equal(name: str, x: Tensor) -> None:
+    for axis, kind in read(x).layout.items():
+        if kind is P:
+            raise Refused(
+                f"{name} reads a value that is P on axis {axis!r}",
+                "a rank holds its part of a sum, not the sum",
+                f"{change('x', axis, P, R)} first",
+            )
+        if kind not in (R, I):
+            raise Refused(
+                f"{name} reads a value that is {kind!r} on axis {axis!r}",
+                "it is another value on each rank, and what Python does with it is not followed",
+                f"{change('x', axis, kind, R)} first; or keep it a tensor",
+            )
+
+
+def _read(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Every rank reads the same."""
+    for x in args:
+        if isinstance(x, Tensor):
+            _demand_equal(func.__name__, x)
+    seen: list[Operand] = []
+    check.seen_by_rules(args, seen)
+    return check.note_plain(func(*args, **kwargs), seen)
+
+
+special(*(function for name in _READING.split() for function in forms(name)))(_read)
+
+
+@special(torch.Tensor.__format__)
+def formatted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A number in a text is a value that was read; the repr of more than one is only shown."""
+    if args[0].dim() == 0:
+        _demand_equal("format", args[0])
+    return func(*args, **kwargs)

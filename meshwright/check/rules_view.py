@@ -1,0 +1,295 @@
+"""Ops that move positions to other places and change none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.check.algebra import Factor, Label, Result, Term, linear, propagate
+from meshwright.check.operand import Operand, Shape
+from meshwright.check.refusal import Refused, along_shard, change
+from meshwright.check.regroup import Run, resolve, runs
+from meshwright.check.rule import pure
+from meshwright.check.tag import typed
+from meshwright.types.kinds import R, S, Shard, SpmdType
+from meshwright.types.layout import SpmdLayout
+
+
+def moved(op: str, input: Operand, places: Mapping[int, int], whole: Shape, instead: str = "") -> Result:
+    """Dim d becomes dim `places[d]` of a tensor of shape `whole`; a sharded dim must have a place."""
+    types: dict[str, SpmdType] = {}
+    for axis, kind in input.layout.items():
+        if isinstance(kind, Shard):
+            if kind.dim not in places:
+                raise along_shard(axis, "input", kind, op, instead)
+            kind = S(places[kind.dim], kind.sizes)
+        types[axis] = kind
+    return Result(typed(SpmdLayout(types)), whole)
+
+
+def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes given one by one or as one tuple."""
+    flat = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
+    if not all(isinstance(size, int) for size in flat):
+        raise TypeError(f"sizes {flat}")
+    return flat
+
+
+def _from_front(dim: int, count: int) -> int:
+    return dim % max(count, 1)
+
+
+@pure("permute")
+def permute(input: Operand, *dims: Any) -> Result:
+    """The dims in another order."""
+    order = [_from_front(dim, len(input.shape)) for dim in _flat(dims)]
+    return moved("permute", input, {old: new for new, old in enumerate(order)}, tuple(input.whole[d] for d in order))
+
+
+@pure("transpose", "swapaxes", "swapdims")
+def transpose(input: Operand, dim0: int, dim1: int) -> Result:
+    """Two dims change places."""
+    order = list(range(len(input.shape)))
+    a, b = _from_front(dim0, len(order)), _from_front(dim1, len(order))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return permute(input, tuple(order))
+
+
+@pure("t")
+def t(input: Operand) -> Result:
+    """The two dims of a matrix change places."""
+    return permute(input, tuple(reversed(range(len(input.shape)))))
+
+
+@pure("unsqueeze")
+def unsqueeze(input: Operand, dim: int) -> Result:
+    """A new dim of one position."""
+    count = len(input.shape)
+    at = dim % (count + 1)
+    places = {old: old + (old >= at) for old in range(count)}
+    return moved("unsqueeze", input, places, (*input.whole[:at], 1, *input.whole[at:]))
+
+
+@pure("squeeze")
+def squeeze(input: Operand, dim: Any = None) -> Result:
+    """Dims of one position go; a sharded dim has more, even where a rank holds one."""
+    count = len(input.shape)
+    named = range(count) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {_from_front(each, count) for each in named if input.shape[each] == 1}
+    kept = [old for old in range(count) if old not in gone]
+    return moved("squeeze", input, {old: new for new, old in enumerate(kept)}, tuple(input.whole[d] for d in kept))
+
+
+@pure("expand")
+def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
+    """Dims of one position are spread over more; new dims stand in front."""
+    wanted = _flat(sizes)
+    new = len(wanted) - len(input.shape)
+    whole = list(wanted)
+    places = {}
+    for dim, length in enumerate(input.shape):
+        if wanted[new + dim] in (-1, length):
+            places[dim] = new + dim
+            whole[new + dim] = input.whole[dim]
+    return moved("expand", input, places, tuple(whole))
+
+
+@pure("view", "reshape")
+def view(input: Operand, *shape: Any) -> Result:
+    """The same positions in other dims; lengths are those on this rank.
+
+    A sharded dim is split or merged only where it is the outermost of the dims that change.
+    """
+    return _viewed(input, _flat(shape))
+
+
+@pure("flatten")
+def flatten(input: Operand, start_dim: int = 0, end_dim: int = -1) -> Result:
+    """A run of dims as one."""
+    count = len(input.shape)
+    start, end = _from_front(start_dim, count), _from_front(end_dim, count)
+    merged = math.prod(input.shape[start : end + 1])
+    return _viewed(input, (*input.shape[:start], merged, *input.shape[end + 1 :]))
+
+
+@pure("unflatten")
+def unflatten(input: Operand, dim: int, sizes: tuple[int, ...]) -> Result:
+    """One dim as several."""
+    at = _from_front(dim, len(input.shape))
+    split = resolve(sizes, input.shape[at])
+    if split is None:
+        raise _not_divided(input, range(at, at + 1), sizes)
+    return _viewed(input, (*input.shape[:at], *split, *input.shape[at + 1 :]))
+
+
+def _viewed(input: Operand, sizes: Sequence[int]) -> Result:
+    shape = resolve(sizes, math.prod(input.shape))
+    matched = None if shape is None else runs(input.shape, shape)
+    if shape is None or matched is None:
+        if not input.layout.sharded and shape is not None:
+            return moved("view", input, {}, shape)
+        raise _not_divided(input, range(len(input.shape)), sizes)
+    whole = list(shape)
+    places = {}
+    for run in matched:
+        for dim in run[0]:
+            if input.layout.sharding(dim):
+                places[dim] = _outermost(input, run, shape, dim)
+                whole[places[dim]] *= input.whole[dim] // input.shape[dim] if input.shape[dim] else 1
+                if len(run[0]) == len(run[1]) == 1:
+                    whole[places[dim]] = input.whole[dim]
+    return moved("view", input, places, tuple(whole))
+
+
+def _outermost(input: Operand, run: Run, shape: Shape, dim: int) -> int:
+    """The dim of the view that is sharded as `dim` is."""
+    before, after = run
+    if len(before) == len(after) == 1:
+        return after[0]
+    axis = input.layout.sharding(dim)[0]
+    shard = input.layout[axis]
+    assert isinstance(shard, Shard)
+    outer = [other for other in before if other < dim and input.whole[other] != 1]
+    targets = [place for place in after if shape[place] != 1]
+    if shard.sizes is not None or outer or not targets:
+        raise Refused(
+            f"on axis {axis!r} input is {shard!r}, and the view makes dims {tuple(shape[p] for p in after)} of dims "
+            f"{tuple(input.whole[d] for d in before)}",
+            "a view keeps a shard only where the sharded dim is the outermost of the dims that it splits or merges, "
+            "cut evenly, and more than one position long",
+            f"{change('input', axis, shard, R)}; or permute, so that dim {dim} comes first",
+        )
+    return targets[0]
+
+
+def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> Refused:
+    known = math.prod(size for size in sizes if size != -1)
+    local, total = (math.prod(shape[dim] for dim in dims) for shape in (input.shape, input.whole))
+    axes = [axis for dim in dims for axis in input.layout.sharding(dim)]
+    ranks = f"axis {axes[0]!r}" if len(axes) == 1 else f"axes {', '.join(map(repr, axes))}"
+    where = f"{total // max(local, 1)} ranks of {ranks}" if axes else "one rank"
+    groups = f", {total // known} groups of {known}" if known and total % known == 0 and -1 in sizes else ""
+    return Refused(
+        f"{total} positions over all ranks{groups} do not split over {where}: a rank holds {local}, and the view wants "
+        f"{tuple(sizes)} of them",
+        "lengths in a view are those on one rank",
+        f"a number of groups that {where} divide evenly" if axes else "",
+    )
+
+
+@pure("narrow")
+def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
+    """Some positions of one dim, which is whole."""
+    return _piece("narrow", input, dim, length)
+
+
+def _piece(op: str, input: Operand, dim: int, length: int) -> Result:
+    at = _from_front(dim, len(input.shape))
+    places = {each: each for each in range(len(input.shape)) if each != at}
+    if length == input.shape[at]:
+        return moved(op, input, {**places, at: at}, input.whole)
+    return moved(op, input, places, (*input.whole[:at], length, *input.whole[at + 1 :]))
+
+
+@pure("split", "split_with_sizes")
+def split(input: Operand, split_size: Any, dim: int = 0) -> tuple[Result, ...]:
+    """Pieces of one dim, which is whole."""
+    length = input.shape[_from_front(dim, len(input.shape))]
+    if isinstance(split_size, int):
+        sizes = [min(split_size, length - start) for start in range(0, length, split_size)] or [0]
+    else:
+        sizes = list(split_size)
+    return tuple(_piece("split", input, dim, size) for size in sizes)
+
+
+@pure("chunk")
+def chunk(input: Operand, chunks: int, dim: int = 0) -> tuple[Result, ...]:
+    """Even pieces of one dim, which is whole."""
+    length = input.shape[_from_front(dim, len(input.shape))]
+    if length == 0:
+        raise TypeError("a dim of length 0")
+    return split(input, -(-length // chunks), dim)
+
+
+@pure("unbind")
+def unbind(input: Operand, dim: int = 0) -> tuple[Result, ...]:
+    """One tensor for each position of a dim, which is whole."""
+    return (select(input, dim, 0),) * input.shape[_from_front(dim, len(input.shape))]
+
+
+@pure("select")
+def select(input: Operand, dim: int, index: Any) -> Result:
+    """One position of a dim, which is whole."""
+    at = _from_front(dim, len(input.shape))
+    places = {each: each - (each > at) for each in range(len(input.shape)) if each != at}
+    return moved("select", input, places, (*input.whole[:at], *input.whole[at + 1 :]))
+
+
+@pure("cat", "concat", "concatenate")
+def cat(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
+    """End to end along one dim, which is whole; all of one type."""
+    labels = tuple(range(len(tensors[0].shape)))
+    at = _from_front(dim, len(labels))
+    terms = [_joined(n, tensor, labels, at) for n, tensor in enumerate(tensors)]
+    lengths: dict[Label, int] = {at: sum(tensor.whole[at] for tensor in tensors)}
+    return propagate("cat", terms, [(Factor(n),) for n in range(len(terms))], labels, along={at: ""}, lengths=lengths)
+
+
+def _joined(number: int, tensor: Operand, labels: tuple[int, ...], at: int) -> Term:
+    """The joined dim may have another length in each."""
+    if tensor.layout.sharding(at):
+        axis = tensor.layout.sharding(at)[0]
+        shard = tensor.layout[axis]
+        assert isinstance(shard, Shard)
+        raise along_shard(axis, f"tensor {number}", shard, "cat")
+    return Term(f"tensor {number}", tensor, tuple(("joined", number) if each == at else each for each in labels))
+
+
+@pure("stack")
+def stack(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
+    """One above the other along a new dim; all of one type."""
+    labels = tuple(range(len(tensors[0].shape)))
+    at = dim % (len(labels) + 1)
+    terms = [Term(f"tensor {n}", tensor, labels) for n, tensor in enumerate(tensors)]
+    out = (*labels[:at], "new", *labels[at:])
+    lengths: dict[Label, int] = {"new": len(tensors)}
+    return propagate("stack", terms, [(Factor(n),) for n in range(len(terms))], out, lengths=lengths)
+
+
+@pure("pad")
+def pad(input: Operand, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Result:
+    """More positions at the ends of the last dims; zeros are linear."""
+    labels = tuple(range(len(input.shape)))
+    whole = list(input.whole)
+    along: dict[Label, str] = {}
+    for n, ends in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        if any(ends):
+            along[len(labels) - 1 - n] = ""
+            whole[len(labels) - 1 - n] += sum(ends)
+    terms = [Term("input", input, labels), Term("value", value or 0)]
+    lengths: dict[Label, int] = dict(enumerate(whole))
+    return propagate("pad", terms, ((Factor(0),), (Factor(1),)), labels, along=along, lengths=lengths)
+
+
+@pure("roll", "flip")
+def roll(input: Operand, shifts: Any = None, dims: Any = None) -> Result:
+    """Positions change places along dims, which are whole."""
+    named = shifts if dims is None else dims
+    if named is None:
+        named = tuple(range(len(input.shape)))
+    labels = tuple(range(len(input.shape)))
+    along: dict[Label, str] = {
+        _from_front(dim, len(labels)): "shift the whole sequence before it is cut"
+        for dim in ((named,) if isinstance(named, int) else named)
+    }
+    return propagate("roll", (Term("input", input, labels),), linear(), labels, along=along)
+
+
+@pure("tril", "triu")
+def tril(input: Operand, diagonal: int = 0) -> Result:
+    """Zeros on one side of a diagonal of the last two dims, which are whole."""
+    labels = tuple(range(len(input.shape)))
+    along: dict[Label, str] = dict.fromkeys(labels[-2:], "")
+    return propagate("tril", (Term("input", input, labels),), linear(), labels, along=along)
