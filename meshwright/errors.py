@@ -12,8 +12,10 @@ An error carries `Problem`s, which are data; `str(error)` is the one place that 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,10 @@ class MeshwrightError(Exception):
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        if len(self.problems) == 1:
-            return str(self.problems[0])
-        head = f"{len(self.problems)} problems"
-        return "\n".join([head, *(f"{i}. {problem}" for i, problem in enumerate(self.problems, 1))])
+        told = alike_together(self.problems)
+        if len(told) == 1:
+            return str(told[0])
+        return "\n".join([f"{len(told)} problems", *(f"{i}. {problem}" for i, problem in enumerate(told, 1))])
 
 
 class ConfigError(MeshwrightError):
@@ -68,6 +70,30 @@ class SpmdTypeError(MeshwrightError):
 
 class RunError(MeshwrightError):
     """A run cannot go on."""
+
+
+def alike_together(problems: Sequence[Problem]) -> list[Problem]:
+    """Problems that differ in the number of a layer alone become one, `blocks.0-5.attention`, where the first stood."""
+    groups: dict[tuple[tuple[str, ...], str, str, str], list[Problem]] = {}
+    for problem in problems:
+        words = tuple(_NUMBER.split(problem.where))
+        groups.setdefault((words, problem.what, problem.why, problem.fix), []).append(problem)
+    return [replace(alike[0], where=_places([problem.where for problem in alike])) for alike in groups.values()]
+
+
+_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def _places(wheres: Sequence[str]) -> str:
+    """One place for all: each number becomes the range from the least to the greatest, or is listed."""
+    columns = [sorted(set(map(int, numbers))) for numbers in zip(*map(_NUMBER.findall, wheres), strict=True)]
+    spans = iter([_span(numbers) for numbers in columns])
+    return _NUMBER.sub(lambda _: next(spans), wheres[0])
+
+
+def _span(numbers: Sequence[int]) -> str:
+    whole = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

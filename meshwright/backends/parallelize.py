@@ -114,20 +114,20 @@ def _fill(
 
 
 def _compile(model: Module, backend: Backend) -> dict[str, Contract]:
-    contracts, problems = {}, []
+    contracts, roots, problems = {}, [], []
     for path, module in model.named_modules():
         where = path or type(module).__name__
         config = module.config if isinstance(module, Module) else None
         if config is not None:
-            problems += config.problems(where, backend.dims)
+            roots += config.problems(where, backend.dims)
         if config is not None and config.sharding_config is not None:
             contract, found = compile_contract(module, config.sharding_config, where, backend.dims, backend.axes)
             contracts[path] = contract
             problems += found
         elif own_states(module) and backend.dims.active(backend.axes):
             problems.append(_undeclared(module, where))
-    if problems:
-        raise ConfigError(problems)
+    if roots or problems:
+        raise ConfigError(roots or problems)  # what a module cannot split shows in its states too: told once
     return contracts
 
 

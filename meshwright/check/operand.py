@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -19,12 +19,21 @@ from meshwright.types.notation import render
 Shape = tuple[int, ...]
 
 
-class Cut(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Cut:
     """A slice, as a value that can be a key."""
 
     start: Any
     stop: Any
     step: Any
+
+    def length(self, positions: int) -> int:
+        """How many of so many positions it takes."""
+        return len(range(positions)[slice(self.start, self.stop, self.step)])
+
+
+FULL: Final = Cut(None, None, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

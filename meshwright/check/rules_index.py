@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meshwright.check.algebra import Factor, Label, Result, Term, demand_kept, propagate
 from meshwright.check.formula import Formula
-from meshwright.check.operand import Cut, Operand
+from meshwright.check.operand import FULL, Cut, Operand
 from meshwright.check.refusal import along_shard, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pure("__getitem__")
 def getitem(input: Operand, index: Any) -> Result:
-    """Full slices keep a dim as it is; what picks positions wants it whole."""
+    """`:` keeps a dim as it is; what picks positions wants it whole."""
     items = _spelled_out(input, index if isinstance(index, tuple) else (index,))
     if any(isinstance(item, Operand) for item in items):
         return _picked(input, items)
@@ -35,11 +35,9 @@ def getitem(input: Operand, index: Any) -> Result:
             whole.append(1)
             continue
         if isinstance(item, Cut):
-            length = len(range(input.shape[dim])[slice(*item)])
-            if length == input.shape[dim] and item.step in (None, 1):
+            if item == FULL or not input.layout.sharding(dim):
                 places[dim] = len(whole)
-                length = input.whole[dim]
-            whole.append(length)
+            whole.append(input.whole[dim] if item == FULL else item.length(input.whole[dim]))
         dim += 1
     return moved("indexing", input, places, tuple(whole), "take the positions before the dim is cut")
 
@@ -51,7 +49,7 @@ def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
     given = sum(item is not None and item is not Ellipsis for item in index)
     if any(isinstance(item, Operand) and item.dtype is torch.bool for item in index):
         raise TypeError("an index that is a mask: how many positions it picks depends on values")
-    rest = [Cut(None, None, None)] * (len(input.shape) - given)
+    rest = [FULL] * (len(input.shape) - given)
     if Ellipsis not in [item for item in index if not isinstance(item, Operand)]:
         return [*index, *rest]
     at = next(n for n, item in enumerate(index) if item is Ellipsis)
@@ -62,7 +60,7 @@ def _picked(input: Operand, items: list[Any]) -> Result:
     """By one tensor of places, beside full slices."""
     at = [n for n, item in enumerate(items) if isinstance(item, Operand)]
     others = [item for item in items if not isinstance(item, Operand)]
-    if len(at) > 1 or any(item != Cut(None, None, None) for item in others):
+    if len(at) > 1 or any(item != FULL for item in others):
         raise TypeError("a tensor of places beside other than full slices")
     return index_select(input, at[0], items[at[0]])
 

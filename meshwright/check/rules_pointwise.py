@@ -56,8 +56,6 @@ FORMULAS: Final = {
     "hypot": "input, other: ~input * ~other",
     "fmod": "input, other: ~input * ~other",
     "remainder": "input, other: ~input * ~other",
-    "floor_divide": "input, other: ~input * ~other",
-    "rfloor_divide": "input, other: ~input * ~other",
     "logaddexp": "input, other: ~input * ~other",
     "xlogy": "input, other: ~input * ~other",
     "copysign": "input, other: ~input * ~other",
@@ -74,7 +72,9 @@ FORMULAS: Final = {
     **dict.fromkeys(UNARY.split(), "input: ~input"),
 }
 
-COMPARED: Final = "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor"
+COMPARED: Final = """
+    eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor floor_divide rfloor_divide
+"""
 ASKED: Final = "logical_not bitwise_not isnan isinf isfinite signbit"
 
 SILENT: Final = {

@@ -188,8 +188,6 @@ def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
 def _piece(op: str, input: Operand, dim: int, length: int) -> Result:
     at = _from_front(dim, len(input.shape))
     places = {each: each for each in range(len(input.shape)) if each != at}
-    if length == input.shape[at]:
-        return moved(op, input, {**places, at: at}, input.whole)
     return moved(op, input, places, (*input.whole[:at], length, *input.whole[at + 1 :]))
 
 
@@ -210,6 +208,8 @@ def chunk(input: Operand, chunks: int, dim: int = 0) -> tuple[Result, ...]:
     length = input.shape[_from_front(dim, len(input.shape))]
     if length == 0:
         raise TypeError("a dim of length 0")
+    if chunks == 1:
+        return (moved("chunk", input, {each: each for each in range(len(input.shape))}, input.whole),)
     return split(input, -(-length // chunks), dim)
 
 
@@ -273,18 +273,24 @@ def pad(input: Operand, pad: Sequence[int], mode: str = "constant", value: float
     return propagate("pad", terms, ((Factor(0),), (Factor(1),)), labels, along=along, lengths=lengths)
 
 
-@pure("roll", "flip")
-def roll(input: Operand, shifts: Any = None, dims: Any = None) -> Result:
-    """Positions change places along dims, which are whole."""
-    named = shifts if dims is None else dims
-    if named is None:
-        named = tuple(range(len(input.shape)))
+@pure("roll")
+def roll(input: Operand, shifts: Any, dims: Any = None) -> Result:
+    """Positions change places along dims, which are whole; without dims along all as one."""
+    named = range(len(input.shape)) if dims is None else (dims,) if isinstance(dims, int) else dims
+    return _turned("roll", input, named)
+
+
+@pure("flip")
+def flip(input: Operand, *dims: Any) -> Result:
+    """The last position first, along dims, which are whole."""
+    return _turned("flip", input, _flat(dims))
+
+
+def _turned(op: str, input: Operand, dims: Sequence[int]) -> Result:
     labels = tuple(range(len(input.shape)))
-    along: dict[Label, str] = {
-        _from_front(dim, len(labels)): "shift the whole sequence before it is cut"
-        for dim in ((named,) if isinstance(named, int) else named)
-    }
-    return propagate("roll", (Term("input", input, labels),), linear(), labels, along=along)
+    instead = f"{op} the whole before it is cut"
+    along: dict[Label, str] = {_from_front(dim, len(labels)): instead for dim in dims}
+    return propagate(op, (Term("input", input, labels),), linear(), labels, along=along)
 
 
 @pure("tril", "triu")

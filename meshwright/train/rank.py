@@ -13,9 +13,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 
@@ -27,8 +28,8 @@ WATCH = 0.5  # seconds between two looks at whether the run is over
 GRACE = 3.0  # seconds in which a rank may end by itself
 
 
-def run_rank(work: Callable[[], None]) -> int:
-    """Do the `work` of this rank; its exit code.
+def run_rank(work: Callable[[], None]) -> NoReturn:
+    """Do the `work` of this rank and end the process: with exit code 0, or 1 if it failed.
 
     A failure is reported to whoever started the rank. `launch` shows it; under torchrun it is printed here.
     """
@@ -37,16 +38,31 @@ def run_rank(work: Callable[[], None]) -> int:
         _end_with(folder)
         if rank != 0:
             os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # one log, in the order in which it was printed
+    code = 0
     try:
         record(work, _Handler(rank, folder))()
     except KeyboardInterrupt:
-        return 130
+        code = 130
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
     except Exception as error:
+        code = 1
         if folder is None:
             text = str(error) if isinstance(error, MeshwrightError) else traceback.format_exc()
             print(f"rank {rank}: {text.rstrip()}", file=sys.stderr, flush=True)
-        return 1
-    return 0
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once, with all output written, but without the interpreter's own end.
+
+    A thread of gloo may still let go of a tensor; if the interpreter is going meanwhile, the process aborts and a run
+    that is done would count as failed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 class _Handler(ErrorHandler):

@@ -23,7 +23,10 @@ CALLS = {
     "rsub": (2, torch.rsub),
     "rdiv": (2, torch.Tensor.__rdiv__),
     "rpow": (2, torch.Tensor.__rpow__),
-    "rfloor_divide": (2, torch.Tensor.__rfloordiv__),
+    "floor_divide": (2, lambda x, y: torch.floor_divide(x.detach(), y.detach())),
+    "rfloor_divide": (2, lambda x, y: torch.Tensor.__rfloordiv__(x.detach(), y.detach())),
+    "clamp_min": (2, lambda x, low: torch.clamp_min(x, low.detach())),
+    "clamp_max": (2, lambda x, high: torch.clamp_max(x, high.detach())),
     "lerp": (3, torch.lerp),
     "bitwise_not": (1, lambda x: ~x.long()),
     **{

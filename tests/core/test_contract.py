@@ -52,7 +52,9 @@ class TestNames:
 
     @pytest.mark.parametrize("dims", [OFF, TP])
     def test_a_wrong_name_is_wrong_whatever_axes_are_on(self, dims):
-        assert "no argument 'masks'" in only(refused(declared(in_src_shardings={"masks": {**REST, "tp": R}}), dims)).what
+        assert (
+            "no argument 'masks'" in only(refused(declared(in_src_shardings={"masks": {**REST, "tp": R}}), dims)).what
+        )
 
     def test_a_renamed_state_is_named_with_the_nearest(self):
         config = holding({"weight": (4, 4)}, state_shardings={"wieght": {**REST, "tp": R}})
@@ -61,7 +63,10 @@ class TestNames:
         assert missing.what == "the state 'weight' [4, 4] has no layout"
 
     def test_a_module_without_states_says_so(self):
-        assert only(refused(declared(state_shardings={"weight": {**REST, "tp": R}}), TP)).fix == "Called has none: leave it out"
+        assert (
+            only(refused(declared(state_shardings={"weight": {**REST, "tp": R}}), TP)).fix
+            == "Called has none: leave it out"
+        )
 
     def test_a_gradient_is_declared_for_a_declared_input(self):
         config = declared(

@@ -57,5 +57,5 @@ def test_an_input_of_a_region_has_a_gradient_layout_or_none_by_name():
 
 @pytest.mark.parametrize("wrong", [{"tp": "R"}, {"tp": 0}, {0: R}])
 def test_what_is_no_type_is_refused(wrong):
-    with pytest.raises(TypeError, match="a layout maps axis names to types|the type on axis"):
+    with pytest.raises(TypeError, match=r"a layout maps axis names to types|the type on axis"):
         ShardingConfig(state_shardings={"weight": wrong})

@@ -42,6 +42,13 @@ def add_ranks() -> None:
     print(f"rank {RANK}: a warning", file=sys.stderr)
 
 
+def abort_at_exit() -> None:
+    import atexit
+
+    atexit.register(os.abort)
+    print(f"rank {RANK}: done")
+
+
 def lose_a_peer() -> None:
     """Rank 1 is killed; rank 0 finds out amid a collective."""
     import torch
@@ -86,6 +93,7 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     behaviour.__name__: behaviour
     for behaviour in (
         add_ranks,
+        abort_at_exit,
         lose_a_peer,
         refuse,
         refuse_in_rank_1,
@@ -98,4 +106,4 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
 if __name__ == "__main__":
     from meshwright.train.rank import run_rank
 
-    sys.exit(run_rank(BEHAVIOURS[sys.argv[1]]))
+    run_rank(BEHAVIOURS[sys.argv[1]])

@@ -69,6 +69,14 @@ def test_ranks_work_together_and_the_first_has_the_terminal(
     assert not list(folder.logs.glob("*.error.json"))
 
 
+def test_an_interpreter_that_cannot_end_does_not_spoil_a_run_that_is_done(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run("abort_at_exit", folder)
+    assert capfd.readouterr().out == "rank 0: done\n"
+    assert folder.log(1).read_text() == "rank 1: done\n"
+
+
 def test_a_rank_that_refuses_ends_one_that_sleeps_through_sigterm(
     folder: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,48 @@
+"""An error is data that is rendered in one place; a wrong name is answered with the nearest right one."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, RunError, SpmdTypeError, nearest
+
+
+def test_a_problem_says_where_what_why_and_how_to_put_it_right():
+    problem = Problem(where="tp", what="3 ranks", why="heads are whole", fix="tp = 2")
+    assert str(problem) == "tp: 3 ranks\n  why: heads are whole\n  fix: tp = 2"
+    assert str(Problem(where="", what="3 ranks")) == "3 ranks"
+
+
+def test_one_problem_is_shown_as_it_is_and_several_are_counted():
+    one, other = Problem(where="a", what="1"), Problem(where="b", what="2")
+    assert str(ConfigError(one)) == "a: 1"
+    assert str(ConfigError([one, other])) == "2 problems\n1. a: 1\n2. b: 2"
+    assert ConfigError(problem for problem in (one, other)).problems == (one, other)
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError, SpmdTypeError, RunError])
+def test_every_error_has_one_root_and_survives_a_pickle(kind):
+    error = kind(Problem(where="a", what="1"))
+    assert isinstance(error, MeshwrightError)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert again.problems == error.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("wieght", "weight"),
+        ("x", "x_BLD"),
+        ("x_BLDH", "x_BLD"),
+        ("w", "weight"),
+        ("mask_", "mask"),
+        ("tokens", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name(name, meant):
+    found = nearest(name, ["x_BLD", "weight", "mask"])
+    assert found == (f", did you mean {meant!r}?" if meant else "")
