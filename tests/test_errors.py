@@ -22,6 +22,14 @@ def test_one_problem_is_shown_as_it_is_and_several_are_counted():
     assert ConfigError(problem for problem in (one, other)).problems == (one, other)
 
 
+def test_problems_that_differ_in_the_number_of_a_layer_alone_are_told_once():
+    layers = [Problem(where=f"blocks.{layer}.wq", what="3 heads") for layer in (0, 1, 2, 5)]
+    other = Problem(where="blocks.1.wq", what="4 heads")
+    assert str(ConfigError(layers[:3])) == "blocks.0-2.wq: 3 heads"
+    assert str(ConfigError([*layers, other])) == "2 problems\n1. blocks.0,1,2,5.wq: 3 heads\n2. blocks.1.wq: 4 heads"
+    assert len(ConfigError(layers).problems) == 4
+
+
 @pytest.mark.parametrize("kind", [ConfigError, DataError, SpmdTypeError, RunError])
 def test_every_error_has_one_root_and_survives_a_pickle(kind):
     error = kind(Problem(where="a", what="1"))

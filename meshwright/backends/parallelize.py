@@ -141,7 +141,7 @@ def _undeclared(module: nn.Module, where: str) -> Problem:
 
 
 def _states(model: Module, contracts: Mapping[str, Contract], backend: Backend) -> dict[str, StateInfo]:
-    """By the first name of each; problems: no first values, or tied parameters that are declared apart."""
+    """By the first name of each; problems: no first values, what is tied declared apart, what the storage refuses."""
     found: dict[int, StateInfo] = {}
     problems = []
     for path, module in model.named_modules():
@@ -161,6 +161,8 @@ def _states(model: Module, contracts: Mapping[str, Contract], backend: Backend) 
                         fix=f"initializers() returns an Init for {own!r}",
                     )
                 )
+            elif isinstance(tensor, nn.Parameter) and (refused := backend.storage.problems(name, layout)):
+                problems += refused
             else:
                 stored = backend.storage.rest(layout, backend.axes)
                 found[id(tensor)] = StateInfo(

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
+from meshwright.errors import Problem
+from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
 
@@ -28,6 +30,19 @@ class Storage(ABC):
     def __init__(self, dims: ParallelismDims, rank: int) -> None:
         self.degree = dims.base
         self.index = dims.index(rank, {axis: (axis,) for axis in BASE})
+
+    def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
+        """Why the parameter `name` cannot lie here; layout: at rest, on the axes of compute."""
+        return [
+            Problem(
+                where=name,
+                what=f"{layout[axis]!r} on {axis!r}",
+                why=f"this storage cuts parameters over {axis!r} itself, and sums the gradients that ranks contribute",
+                fix=f"{axis!r}: R",
+            )
+            for axis in sorted(self.owned.intersection(layout))
+            if layout[axis] is not R
+        ]
 
     @abstractmethod
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:

@@ -68,7 +68,7 @@ class TypeCheck(TorchFunctionMode):
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()}
         if not any(operand.tag.layout for operand in seen):
             return self.note_plain(func(*args, **kwargs), seen)
-        key = func, given, tuple(named.items())
+        key = func, given, tuple(named.items()), torch.is_grad_enabled()
         outcomes = self._outcomes.get(key)
         if outcomes is None:
             outcomes = self._outcomes[key] = self._decide(rule, given, named)
@@ -114,16 +114,19 @@ class TypeCheck(TorchFunctionMode):
             results = rule.infer(*given, **named)
         except TypeError as error:
             raise no_rule(f"this form of {rule.name} ({error})") from None
-        if isinstance(results, Result):
-            return self._settle(rule, given[0], results)
-        return tuple([self._settle(rule, *each) for each in zip(_targets(given, results), results, strict=True)])
-
-    def _settle(self, rule: Pure, target: Any, result: Result) -> _Outcome:
-        """What is noted of a tensor that is to have this result; what is written into keeps its tag."""
         if rule.writes:
-            demand_kept(rule.name, target, result)
-            if target.tag.fresh is None:
-                return _Outcome(target.tag, None)
+            targets = given[0] if isinstance(given[0], tuple) else given[:1]
+            for target, result in zip(targets, _each(results), strict=True):
+                demand_kept(rule.name, target, result)
+            if not torch.is_grad_enabled():  # no gradient tells R and I apart, and what is written into stays as it is
+                results = tuple(
+                    result if target.tag.fresh is not None else Result(target.tag, target.whole)
+                    for target, result in zip(targets, _each(results), strict=True)
+                )
+                results = results if isinstance(given[0], tuple) else results[0]
+        return self._noted(results) if isinstance(results, Result) else tuple([self._noted(each) for each in results])
+
+    def _noted(self, result: Result) -> _Outcome:
         whole = result.whole
         return _Outcome(result.tag, None if whole is None else local_shape(whole, result.tag.layout, self.mesh))
 
@@ -154,9 +157,8 @@ class TypeCheck(TorchFunctionMode):
             return Operand(read(x), tuple(x.shape), tuple(x.shape), False, x.dtype)
 
 
-def _targets(given: tuple[Any, ...], results: tuple[Result, ...]) -> tuple[Any, ...]:
-    """The list that a call on lists writes into; of other calls with several results nothing is written."""
-    return given[0] if isinstance(given[0], tuple) else (None,) * len(results)
+def _each(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:
+    return (results,) if isinstance(results, Result) else results
 
 
 def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -128,8 +128,8 @@ def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
 
 @pure("zero")
 def zeroed(input: Operand) -> Result:
-    """Zeros are of any type."""
-    return Result(ZERO, input.whole)
+    """Zeros are of any type, and so of the one that the tensor has."""
+    return Result(ZERO if input.tag.fresh is not None else input.tag, input.whole)
 
 
 _CAST: Final = Formula.read("input: input")

@@ -136,15 +136,15 @@ def _viewed(input: Operand, sizes: Sequence[int]) -> Result:
     for run in matched:
         for dim in run[0]:
             if input.layout.sharding(dim):
-                places[dim] = _outermost(input, run, shape, dim)
+                places[dim] = _outermost(input, run, shape, dim, sizes)
                 whole[places[dim]] *= input.whole[dim] // input.shape[dim] if input.shape[dim] else 1
                 if len(run[0]) == len(run[1]) == 1:
                     whole[places[dim]] = input.whole[dim]
     return moved("view", input, places, tuple(whole))
 
 
-def _outermost(input: Operand, run: Run, shape: Shape, dim: int) -> int:
-    """The dim of the view that is sharded as `dim` is."""
+def _outermost(input: Operand, run: Run, shape: Shape, dim: int, sizes: Sequence[int]) -> int:
+    """The dim of the view that is sharded as `dim` is: the first of its run, or the one written -1 behind ones."""
     before, after = run
     if len(before) == len(after) == 1:
         return after[0]
@@ -152,16 +152,18 @@ def _outermost(input: Operand, run: Run, shape: Shape, dim: int) -> int:
     shard = input.layout[axis]
     assert isinstance(shard, Shard)
     outer = [other for other in before if other < dim and input.whole[other] != 1]
-    targets = [place for place in after if shape[place] != 1]
-    if shard.sizes is not None or outer or not targets:
+    free = [place for place in after if sizes[place] == -1]
+    target = free[0] if free else after[0] if shape[after[0]] != 1 else -1
+    if shard.sizes is not None or outer or target < 0 or any(shape[place] != 1 for place in after if place < target):
         raise Refused(
             f"on axis {axis!r} input is {shard!r}, and the view makes dims {tuple(shape[p] for p in after)} of dims "
             f"{tuple(input.whole[d] for d in before)}",
-            "a view keeps a shard only where the sharded dim is the outermost of the dims that it splits or merges, "
-            "cut evenly, and more than one position long",
-            f"{change('input', axis, shard, R)}; or permute, so that dim {dim} comes first",
+            "a view keeps a shard where the sharded dim is the outermost of the dims that it splits or merges, and cut "
+            "evenly; which of the new dims is cut then shows by its length, or by -1",
+            f"-1 for the new dim that is cut over {axis!r}; or permute, so that dim {dim} comes first; or "
+            f"{change('input', axis, shard, R)}",
         )
-    return targets[0]
+    return target
 
 
 def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> Refused:

@@ -14,6 +14,7 @@ from meshwright import recipes, terminal
 from meshwright.errors import ConfigError, Problem, RunError
 from meshwright.train.failure import problem_of
 from meshwright.train.progress import Preparation
+from meshwright.train.ranks import CORPUS
 from meshwright.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
     if is_rank():
         return _rank(recipe, config)
     processes = _processes(config)
-    folder = _prepare(recipe, config, processes)
+    folder, corpus = _prepare(recipe, config, processes)
     command = [sys.executable, "-m", "meshwright", *arguments]
     try:
-        launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads)})
+        launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads), CORPUS: corpus})
     except KeyboardInterrupt:
         terminal.err().print(f"stopped; what was written is in {folder.path}", soft_wrap=True)
         return 130
@@ -87,8 +88,8 @@ def _processes(config: TrainConfig) -> int:
     return config.launch.processes or run_dims(config).world
 
 
-def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
-    """All that can go wrong before a process starts, the cheapest first."""
+def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolder, str]:
+    """All that can go wrong before a process starts, the cheapest first; the run's folder and its corpus's."""
     from meshwright.train.data import prepare
     from meshwright.train.device import choose
     from meshwright.train.metrics import check_extras
@@ -103,4 +104,4 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> RunFolder:
     check_vocabulary(config, corpus.vocab_size)
     folder = RunFolder.create(config.output.folder, recipes.title(recipe))
     console.print(f"starting {processes} process{'es' * (processes > 1)}", style="dim")
-    return folder
+    return folder, corpus.folder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
@@ -20,6 +21,8 @@ from meshwright.train.run_folder import VARIABLE, RunFolder
 HOST = "127.0.0.1"
 POLL = 0.1  # seconds between two looks at the ranks
 GRACE = 3  # seconds between asking a process to end and killing it
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a run, unless they are ignored already, as SIGHUP is under nohup."""
 
 
 def supervise(
@@ -45,6 +48,7 @@ def supervise(
         max_restarts=0,
         monitor_interval=POLL,
         shutdown_timeout=GRACE,
+        signals_to_handle=",".join(number.name for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN),
         logs_specs=_Surroundings(folder, environment),
     )
     try:

@@ -1,9 +1,13 @@
-"""Which rank this process is, as torchrun's environment says."""
+"""Which rank this process is and what was prepared for it, as the environment says."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Final
+
+CORPUS: Final = "MESHWRIGHT_CORPUS"
+"""The environment variable that names the prepared corpus to the ranks of a run; unset under a bare torchrun."""
 
 
 @dataclass(frozen=True)

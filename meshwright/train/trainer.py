@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -15,12 +16,12 @@ from meshwright.comm.transport import Transport
 from meshwright.train import device as devices
 from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
 from meshwright.train.config import TrainConfig
-from meshwright.train.data import Batch, Corpus, prepare
+from meshwright.train.data import Batch, Corpus, open_corpus, prepare
 from meshwright.train.describe import describe
 from meshwright.train.metrics import open_metrics
 from meshwright.train.optimizer import rate_at
 from meshwright.train.preflight import check_vocabulary, preflight
-from meshwright.train.ranks import Rank
+from meshwright.train.ranks import CORPUS, Rank
 from meshwright.train.record import StepRecord, Summary
 from meshwright.train.run_folder import RunFolder
 from meshwright.train.screen import Screen
@@ -68,7 +69,10 @@ def _shown(config: TrainConfig, recipe: str, trainer: Trainer) -> None:
 
 
 def _corpus(config: TrainConfig, rank: Rank) -> Corpus:
-    """On each machine one rank prepares what is not in the cache yet; the others find it there."""
+    """What the launcher prepared; under a bare torchrun one rank of each machine prepares it first."""
+    folder = os.environ.get(CORPUS)
+    if folder is not None:
+        return open_corpus(folder)
     for first in (True, False):
         if (rank.local_index == 0) is first:
             corpus = prepare(config.data, length=config.training.length)

@@ -34,12 +34,11 @@ class Program:
 def operands(draw: st.DrawFn, program: Program) -> tuple[list[Given], ParallelismDims]:
     """A layout for each operand, on tp alone or on dp and tp in any order."""
     dims = draw(st.sampled_from((TP, TP, GRID)))
-    axes = ("tp",) if dims is TP else draw(st.permutations(("dp", "tp")))
     listed = draw(st.sampled_from(("", "", "", "tp"))) if program.lists else ""
     found = []
     for number, shape in enumerate(program.shapes):
         types = {}
-        for axis in axes:
+        for axis in ("tp",) if dims is TP else draw(st.permutations(("dp", "tp"))):
             cuts = [S(dim) for dim, length in enumerate(shape) if length > 1]
             types[axis] = draw(st.sampled_from((R, R, I, P, *([V] * 3 if axis == listed else cuts * 2))))
         layout = SpmdLayout(types)

@@ -49,14 +49,13 @@ def function(name):
 def operands(draw: st.DrawFn, count: int) -> list[Given]:
     """Tensors that broadcast against each other, with layouts on tp alone or on dp and tp."""
     dims = draw(st.sampled_from((TP, GRID)))
-    axes = ("tp",) if dims is TP else draw(st.permutations(("dp", "tp")))
     shape = draw(st.lists(st.sampled_from((1, 4, 8)), min_size=1, max_size=3))
     found = []
     listed = draw(st.sampled_from(("", "", "tp")))
     for number in range(count):
         kept = [draw(st.sampled_from((length, length, length, 1))) for length in shape[draw(st.integers(0, len(shape) - 1)) :]]
         types = {}
-        for axis in axes:
+        for axis in ("tp",) if dims is TP else draw(st.permutations(("dp", "tp"))):
             cuts = [S(dim) for dim, length in enumerate(kept) if length > 1]
             types[axis] = draw(st.sampled_from((R, R, I, P, *([V] * 3 if axis == listed else cuts * 2))))
         layout = SpmdLayout(types)

@@ -90,16 +90,14 @@ def test_first_values_may_be_said_by_the_class_or_by_the_instance():
 
 
 def test_a_config_may_refuse_degrees_for_a_reason_of_its_own():
-    """Together with what is wrong with the parts."""
-    config = Outer.Config(first=declared(2, 5), second=declared(5, 2), forbidden=2)
-    own, *parts = refused(config, ParallelismDims(tp=2))
+    """What a module cannot split shows in its states too, and is told once; otherwise all parts are heard."""
+    parts = {"first": declared(2, 5), "second": declared(5, 3)}
+    (own,) = refused(Outer.Config(**parts, forbidden=2), ParallelismDims(tp=2))
     assert (own.where, own.what) == ("Outer", "not over 2")
-    assert {problem.where for problem in parts} == {
-        "first.sharding_config.state_shardings['weight']",
-        "first.sharding_config.state_shardings['bias']",
+    assert {problem.where for problem in refused(Outer.Config(**parts), ParallelismDims(tp=2))} == {
+        f"{part}.sharding_config.state_shardings['{state}']" for part in parts for state in ("weight", "bias")
     }
-    assert refused(config, ParallelismDims(tp=5)) != ()
-    assert refused(Outer.Config(first=declared(2, 5), second=declared(5, 2)), ParallelismDims()) == ()
+    assert refused(Outer.Config(**parts), ParallelismDims()) == ()
 
 
 def test_it_can_be_made_without_a_config_on_one_device_only():

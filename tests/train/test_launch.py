@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,14 @@ def test_no_rank_outlives_its_parent(ending: signal.Signals, code: int, folder: 
     parent.send_signal(ending)
     assert parent.wait(LONG) == code
     wait_until(lambda: all(map(is_gone, ranks)))
+
+
+def test_a_run_under_nohup_outlives_its_terminal(folder: RunFolder) -> None:
+    command = ["nohup", sys.executable, parent_program.__file__, str(folder.path)]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(started(folder)) == 2)
+    parent.send_signal(signal.SIGHUP)
+    with suppress(subprocess.TimeoutExpired):
+        parent.wait(3.0)  # time to end, if it would
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(LONG) == 128 + signal.SIGTERM  # not of SIGHUP
