@@ -6,6 +6,6 @@ from meshwright.train.config import OptimizerConfig, ParallelConfig, TrainConfig
 config = TrainConfig(
     model=llama3("debug"),
     parallel=ParallelConfig(dp_shard=2, tp=2),
-    training=TrainingConfig(steps=150, length=128, batch=16, validate_every=25, validation_batches=4),
+    training=TrainingConfig(steps=100, length=128, batch=16, validate_every=20, validation_batches=4),
     optimizer=OptimizerConfig(rate=2e-3, warmup=20),
 )
