@@ -97,11 +97,11 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """`", did you mean 'x'?"` for the likeliest of `names`, "" if none is like `name`.
+    """`", did you mean 'x_BLD'?"` for the likeliest of `names`, "" if none is like `name`.
 
-    Where one begins with the other they are alike, however much longer it is: x and x_BLD.
+    Upper and lower case are alike, and so are a word and one that begins with it: x and x_BLD.
     """
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    longer = sorted((other for other in names if other.startswith(name) or name.startswith(other)), key=len)
-    found = close or (longer if name else [])
-    return f", did you mean {found[0]!r}?" if found else ""
+    known = {other.lower(): other for other in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    close = close or [other for other in known if name and other.startswith(name.lower())][:1]
+    return f", did you mean {known[close[0]]!r}?" if close else ""

@@ -103,7 +103,10 @@ def _demand_layouts(operands: Sequence[Given], layouts: Sequence[SpmdLayout]) ->
 
 def _one_device(program: Callable[..., Any], operands: Sequence[Given]) -> _Computed:
     """On the whole tensors; where one is a list, for each entry of it."""
-    inputs = [operand.whole.clone().requires_grad_(operand.wants and operand.whole.is_floating_point()) for operand in operands]
+    inputs = [
+        operand.whole.clone().requires_grad_(operand.wants and operand.whole.is_floating_point())
+        for operand in operands
+    ]
     lists = [V in operand.layout.values() for operand in operands]
     if any(lists):
         entries = max(len(x) for x, listed in zip(inputs, lists, strict=True) if listed)

@@ -86,7 +86,10 @@ REDUCTIONS = [
         Program(f"cross_entropy {r}", lambda x, r=r: F.cross_entropy(x, torch.tensor([1, 0, 7, 7]), reduction=r), [X])
         for r in ("mean", "sum", "none")
     ),
-    *(Program(f"mse_loss {r}", lambda x, y, r=r: F.mse_loss(x, y, reduction=r), [X, X]) for r in ("mean", "sum", "none")),
+    *(
+        Program(f"mse_loss {r}", lambda x, y, r=r: F.mse_loss(x, y, reduction=r), [X, X])
+        for r in ("mean", "sum", "none")
+    ),
 ]
 
 
@@ -172,7 +175,7 @@ def collected(x, y):
 
 WRITES = [
     Program("add_", lambda x, y: (x * 1).add_(y), [X, X]),
-    Program("+=", lambda x, y: (x.clone().__iadd__(y)), [X, (8,)]),
+    Program("+=", lambda x, y: x.clone().__iadd__(y), [X, (8,)]),
     Program("mul_", lambda x, y: (x * 1).mul_(y), [X, X]),
     Program("mul_ by a number", lambda x: (x * 1).mul_(3), [X]),
     Program("relu_", lambda x: (x * 1).relu_(), [X]),

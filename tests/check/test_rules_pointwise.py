@@ -53,7 +53,10 @@ def operands(draw: st.DrawFn, count: int) -> list[Given]:
     found = []
     listed = draw(st.sampled_from(("", "", "tp")))
     for number in range(count):
-        kept = [draw(st.sampled_from((length, length, length, 1))) for length in shape[draw(st.integers(0, len(shape) - 1)) :]]
+        kept = [
+            draw(st.sampled_from((length, length, length, 1)))
+            for length in shape[draw(st.integers(0, len(shape) - 1)) :]
+        ]
         types = {}
         for axis in ("tp",) if dims is TP else draw(st.permutations(("dp", "tp"))):
             cuts = [S(dim) for dim, length in enumerate(kept) if length > 1]

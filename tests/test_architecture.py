@@ -1,0 +1,174 @@
+"""The house stands as ARCHITECTURE.md says: imports point down, files are small, names are public on purpose."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "meshwright"
+LONGEST = 500
+
+BELOW: Mapping[str, tuple[str, ...]] = {
+    "errors": (),
+    "terminal": (),
+    "types": ("errors",),
+    "comm": ("types", "errors"),
+    "check": ("comm", "types", "errors"),
+    "spmd": ("check", "comm", "types", "errors"),
+    "core": ("comm", "types", "errors"),
+    "backends": ("core", "comm", "types", "errors"),
+    "models": ("core", "comm", "types", "errors"),
+    "flags": ("errors",),
+    "train/data": ("errors",),
+    "train": ("train/data", "backends", "models", "core", "comm", "types", "errors", "terminal", "recipes", "version"),
+    "recipes": ("train", "models", "errors"),
+    "cli": ("recipes", "flags", "train", "terminal", "errors", "version"),
+    "__main__": ("cli",),
+}
+"""Room -> the rooms that it may import from; its own goes without saying."""
+
+SPMD = """
+    CP DP DP_REPLICATE DP_SHARD EFSDP EP I P PP R S Shard SpmdLayout SpmdType SpmdTypeError Step TP TP_COPY TP_KV
+    Transition V all_gather all_reduce all_to_all assert_type axis_index axis_size claim convert current_mesh
+    is_type_checking no_typecheck plan redistribute reduce_scatter reinterpret set_current_mesh step typecheck
+"""
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def room_of(module: str) -> str:
+    """meshwright.train.data.store -> train/data"""
+    parts = module.split(".")[1:]
+    if not parts:
+        return "version"
+    return "train/data" if parts[:2] == ["train", "data"] else parts[0]
+
+
+def module_of(file: Path, root: Path) -> str:
+    return ".".join((root.name, *file.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Every module of meshwright that the file imports, also inside functions."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "meshwright":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            # `from meshwright import flags` names a room, `from meshwright.types.kinds import R` a value of one
+            yield from names if node.module == "meshwright" else [node.module]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "meshwright")
+
+
+def upward(root: Path) -> list[str]:
+    found = []
+    for file in files(root):
+        room = room_of(module_of(file, root))
+        for module in imports(file):
+            target = "version" if module == "meshwright.__version__" else room_of(module)
+            if target != room and room != "version" and target not in BELOW[room]:
+                found.append(f"{file.relative_to(root)} imports {module}")
+    return found
+
+
+def too_long(root: Path) -> list[str]:
+    counts = {file: len(file.read_text().splitlines()) for file in files(root)}
+    return [f"{file.relative_to(root)}: {lines} lines" for file, lines in counts.items() if lines > LONGEST]
+
+
+FORBIDDEN = {
+    r"isinstance\([^)\n]*DTensor": ("backends/",),
+    r"^\s*(import|from)\s+(spmd_types|torchtitan)\b": (),
+    r"(?<![\w.])/(work|tmp|root|home|opt|usr)/": (),
+    r"\bTODO\b|\bFIXME\b|NotImplementedError": (),
+    r"_fsdp_param|_get_fsdp_state": ("backends/fsdp.py",),
+}
+"""What stands nowhere in the package but in these places."""
+
+
+def forbidden(root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)}: {match[0]}"
+        for pattern, allowed in FORBIDDEN.items()
+        for file in files(root)
+        if not str(file.relative_to(root)).startswith(allowed or ("-",))
+        for match in re.finditer(pattern, file.read_text(), re.MULTILINE)
+    ]
+
+
+def undocumented(root: Path) -> list[str]:
+    """Public modules, classes and functions at module level without a docstring; recipes' `config` needs none."""
+    found = []
+    for file in files(root):
+        tree = ast.parse(file.read_text())
+        if file.read_text().strip() and ast.get_docstring(tree) is None:
+            found.append(str(file.relative_to(root)))
+        for node in tree.body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+                is_forward = isinstance(node, ast.FunctionDef) and _is_rule(node)
+                if ast.get_docstring(node) is None and not is_forward:
+                    found.append(f"{file.relative_to(root)}: {node.name}")
+    return found
+
+
+def _is_rule(node: ast.FunctionDef) -> bool:
+    """Registered in a table under the name of the op that it judges: the table says what it is."""
+    return bool(node.decorator_list)
+
+
+RULES = {"imports": upward, "length": too_long, "forbidden": forbidden, "docstrings": undocumented}
+
+BROKEN = {
+    "imports": ("models/bad.py", '"""Bad."""\nfrom meshwright.backends.erased import Erased\n'),
+    "length": ("types/bad.py", '"""Bad."""\n' + "x = 1\n" * LONGEST),
+    "forbidden": ("core/bad.py", '"""Bad."""\nassert isinstance(x, DTensor)\n'),
+    "docstrings": ("core/bad.py", '"""Bad."""\n\n\ndef public():\n    pass\n'),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_package_keeps_the_rule(rule):
+    assert RULES[rule](PACKAGE) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_can_be_broken(rule, tmp_path):
+    name, text = BROKEN[rule]
+    file = tmp_path / "meshwright" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert len(RULES[rule](tmp_path / "meshwright")) == 1
+
+
+def test_tests_and_benchmarks_are_small_files_too():
+    assert too_long(ROOT / "tests") + too_long(ROOT / "benchmarks") == []
+
+
+@pytest.mark.parametrize("room", ["models", "core", "comm", "types"])
+def test_it_asks_no_backend_and_no_checker(room):
+    reached = {room_of(module) for file in files(PACKAGE / room) for module in imports(file)}
+    assert reached.isdisjoint({"backends", "check", "train"})
+
+
+def test_every_room_says_why_it_is_there():
+    folders = {file.parent for file in files(PACKAGE)} - {PACKAGE}
+    assert [folder.name for folder in sorted(folders) if not (folder / "README.md").is_file()] == []
+
+
+def test_the_public_names_of_spmd():
+    spmd = importlib.import_module("meshwright.spmd")
+    assert sorted(spmd.__all__) == sorted(SPMD.split())
+    assert all(hasattr(spmd, name) for name in spmd.__all__)
+
+
+def test_the_plan_names_every_room():
+    plan = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert [room for room in sorted(rooms) if f"`{room}/`" not in plan] == []
