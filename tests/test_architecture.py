@@ -19,7 +19,7 @@ BELOW: Mapping[str, tuple[str, ...]] = {
     "terminal": (),
     "types": ("errors",),
     "comm": ("types", "errors"),
-    "check": ("comm", "types", "errors"),
+    "check": ("comm", "types", "errors", "version"),
     "spmd": ("check", "comm", "types", "errors"),
     "core": ("comm", "types", "errors"),
     "backends": ("core", "comm", "types", "errors"),
@@ -35,8 +35,8 @@ BELOW: Mapping[str, tuple[str, ...]] = {
 
 SPMD = """
     CP DP DP_REPLICATE DP_SHARD EFSDP EP I P PP R S Shard SpmdLayout SpmdType SpmdTypeError Step TP TP_COPY TP_KV
-    Transition V all_gather all_reduce all_to_all assert_type axis_index axis_size claim convert current_mesh
-    is_type_checking no_typecheck plan redistribute reduce_scatter reinterpret set_current_mesh step typecheck
+    Transition V all_gather all_reduce all_to_all assert_type axis_index axis_size convert current_mesh
+    is_type_checking layout_of no_typecheck plan redistribute reduce_scatter reinterpret set_current_mesh step typecheck
 """
 
 
