@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from meshwright import __version__, recipes, terminal
 from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, nearest
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.show.run_folder import RunFolder
 
 HELP = ("-h", "--help")
 
@@ -77,7 +77,7 @@ def _train(arguments: Sequence[str]) -> int:
             Problem(where="meshwright train", what=found, fix=f"meshwright train {(*recipes.names(), './mine.py')[0]}")
         )
     from meshwright import flags
-    from meshwright.train.launch import train
+    from meshwright.train.launch.parent import train
 
     recipe, *rest = arguments
     config = flags.parse(recipes.find(recipe), rest, program=f"meshwright train {recipe}")

@@ -19,7 +19,6 @@ from meshwright.types.notation import render
 Shape = tuple[int, ...]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A slice, as a value that can be a key."""

@@ -15,7 +15,7 @@ from meshwright.check.refusal import along_shard, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.tag import typed, write
-from meshwright.types.kinds import Shard
+from meshwright.types.kinds import I, R, Shard
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -111,8 +111,13 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         raise no_rule(f"a write by {error}") from None
     assert region.whole is not None
     part = Operand(region.tag, tuple(target[index].shape), region.whole, mine.flows, mine.dtype)
-    demand_kept("a write", part, _WRITTEN.infer("a write", (part, theirs), {}))
-    return func(*args, **kwargs)
+    written = _WRITTEN.infer("a write", (part, theirs), {})
+    demand_kept("a write", part, written)
+    result = func(*args, **kwargs)
+    if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
+        gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}
+        write(target, typed(mine.layout.replace(**gained)))
+    return result
 
 
 def _write_into_fresh(func: Callable[..., Any], args: tuple[Any, ...], value: Any) -> Any:

@@ -30,7 +30,7 @@ FORMULAS: Final = {
     "rdiv": "input, other: other * ~input",
     "addcmul": "input, tensor1, tensor2, *, value=1: input + tensor1 * tensor2 * value",
     "addcdiv": "input, tensor1, tensor2, *, value=1: input + tensor1 * ~tensor2 * value",
-    "lerp": "input, end, weight: input * weight + end * weight",
+    "lerp": "input, end, weight: input + input * weight + end * weight",
     "neg": "input: input",
     "negative": "input: input",
     "positive": "input: input",

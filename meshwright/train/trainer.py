@@ -13,18 +13,18 @@ import torch.distributed as dist
 
 from meshwright import terminal
 from meshwright.comm.transport import Transport
-from meshwright.train import device as devices
 from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch, Corpus, open_corpus, prepare
-from meshwright.train.describe import describe
-from meshwright.train.metrics import open_metrics
+from meshwright.train.launch import device as devices
+from meshwright.train.launch.environment import CORPUS, Rank
 from meshwright.train.optimizer import rate_at
 from meshwright.train.preflight import check_vocabulary, preflight
-from meshwright.train.ranks import CORPUS, Rank
-from meshwright.train.record import StepRecord, Summary
-from meshwright.train.run_folder import RunFolder
-from meshwright.train.screen import Screen
+from meshwright.train.show.describe import describe
+from meshwright.train.show.metrics import open_metrics
+from meshwright.train.show.record import StepRecord, Summary
+from meshwright.train.show.run_folder import RunFolder
+from meshwright.train.show.screen import Screen
 from meshwright.train.step import train_step, validate
 
 

@@ -21,6 +21,11 @@ CALLS = {
     "clamp": (1, lambda x: torch.clamp(x, 2, 5)),
     "clip": (2, lambda x, low: torch.clip(x, low.detach(), low.detach() + 3)),
     "rsub": (2, torch.rsub),
+    "acosh": (1, lambda x: torch.acosh(x + 1)),
+    **{
+        name: (1, lambda x, name=name: getattr(torch, name)(x * 0.05 + 0.1))
+        for name in ("acos", "asin", "atanh", "erfinv", "logit")
+    },
     "rdiv": (2, torch.Tensor.__rdiv__),
     "rpow": (2, torch.Tensor.__rpow__),
     "floor_divide": (2, lambda x, y: torch.floor_divide(x.detach(), y.detach())),

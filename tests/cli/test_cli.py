@@ -11,9 +11,9 @@ import pytest
 from meshwright import __version__, recipes
 from meshwright.cli import COMMANDS, main
 from meshwright.errors import DataError, Problem, RunError
-from meshwright.train import launch
 from meshwright.train.config import TrainConfig
-from meshwright.train.run_folder import VARIABLE, RunFolder
+from meshwright.train.launch import parent as launch
+from meshwright.train.show.run_folder import VARIABLE, RunFolder
 
 
 @pytest.fixture

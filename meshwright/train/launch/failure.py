@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.errors import MeshwrightError, Problem
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.show.run_folder import RunFolder
 
 FRAMES = 3  # the last ones of an exception that nobody raised on purpose
 INDENT = "\n  "

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.train.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, loss_svg, thin, ticks
-from meshwright.train.record import StepRecord
+from meshwright.train.show.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, loss_svg, thin, ticks
+from meshwright.train.show.record import StepRecord
 
 from .records import record
 

@@ -9,9 +9,9 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from meshwright.errors import ConfigError, Problem
-from meshwright.train.plot import loss_svg
-from meshwright.train.record import StepRecord
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.show.plot import loss_svg
+from meshwright.train.show.record import StepRecord
+from meshwright.train.show.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.errors import ConfigError, Problem
-from meshwright.train.failure import TAIL, Failure, Report, in_order, problem_of
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.launch.failure import TAIL, Failure, Report, in_order, problem_of
+from meshwright.train.show.run_folder import RunFolder
 
 
 class DistError(RuntimeError):

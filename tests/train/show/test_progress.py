@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from meshwright.train.progress import Preparation
+from meshwright.train.show.progress import Preparation
 
 
 def shown(*, terminal: bool, reports: list[tuple[str, float]]) -> str:

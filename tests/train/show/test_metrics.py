@@ -11,11 +11,11 @@ import pytest
 
 from meshwright import recipes
 from meshwright.errors import ConfigError, Problem, RunError
-from meshwright.train import metrics
 from meshwright.train.config import OutputConfig
-from meshwright.train.metrics import Lines, Metrics, Tensorboard, check_extras, open_metrics
-from meshwright.train.record import Summary
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.show import metrics
+from meshwright.train.show.metrics import Lines, Metrics, Tensorboard, check_extras, open_metrics
+from meshwright.train.show.record import Summary
+from meshwright.train.show.run_folder import RunFolder
 
 from .records import record
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from meshwright import recipes, terminal
 from meshwright.errors import ConfigError, Problem, RunError
-from meshwright.train.failure import problem_of
-from meshwright.train.progress import Preparation
-from meshwright.train.ranks import CORPUS
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.launch.environment import CORPUS
+from meshwright.train.launch.failure import problem_of
+from meshwright.train.show.progress import Preparation
+from meshwright.train.show.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
@@ -54,7 +54,7 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
     Raises RunError with the first cause if a rank fails. All ranks have ended when it returns or raises; SIGTERM and
     SIGHUP end them too, with SystemExit.
     """
-    from meshwright.train.processes import supervise
+    from meshwright.train.launch.agent import supervise
 
     try:
         failures = supervise(command, processes, folder, environment)
@@ -65,7 +65,7 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
 
 
 def _rank(recipe: str, config: TrainConfig) -> int:
-    from meshwright.train.rank import run_rank
+    from meshwright.train.launch.rank import run_rank
 
     def work() -> None:
         from meshwright.train.trainer import run
@@ -91,9 +91,9 @@ def _processes(config: TrainConfig) -> int:
 def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolder, str]:
     """All that can go wrong before a process starts, the cheapest first; the run's folder and its corpus's."""
     from meshwright.train.data import prepare
-    from meshwright.train.device import choose
-    from meshwright.train.metrics import check_extras
+    from meshwright.train.launch.device import choose
     from meshwright.train.preflight import check_vocabulary, preflight
+    from meshwright.train.show.metrics import check_extras
 
     preflight(config, processes)
     check_extras(config)

@@ -32,7 +32,7 @@ def add_ranks() -> None:
     import torch
     import torch.distributed as dist
 
-    from meshwright.train import device
+    from meshwright.train.launch import device
 
     place = device.start(device.choose("cpu", 2), RANK, threads=1)
     total = torch.tensor(float(RANK + 1), device=place)
@@ -54,7 +54,7 @@ def lose_a_peer() -> None:
     import torch
     import torch.distributed as dist
 
-    from meshwright.train import device
+    from meshwright.train.launch import device
 
     device.start(device.choose("cpu", 2), RANK)
     meet()
@@ -104,6 +104,6 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    from meshwright.train.rank import run_rank
+    from meshwright.train.launch.rank import run_rank
 
     run_rank(BEHAVIOURS[sys.argv[1]])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from meshwright.train.record import Summary
-from meshwright.train.run_folder import RunFolder
-from meshwright.train.screen import COLUMNS, LINES, Screen, short
+from meshwright.train.show.record import Summary
+from meshwright.train.show.run_folder import RunFolder
+from meshwright.train.show.screen import COLUMNS, LINES, Screen, short
 
 from .records import record
 

@@ -14,7 +14,7 @@ import pytest
 from meshwright import recipes
 from meshwright.errors import ConfigError
 from meshwright.models.spec import ModelSpec
-from meshwright.train.run_folder import VARIABLE, RunFolder
+from meshwright.train.show.run_folder import VARIABLE, RunFolder
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
 

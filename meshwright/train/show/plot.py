@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from meshwright.train.record import StepRecord
+from meshwright.train.show.record import StepRecord
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 64, 36, 48, 52  # margins around the plotting area

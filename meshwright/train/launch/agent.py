@@ -15,8 +15,8 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Signa
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from meshwright.train.failure import Failure, Report, in_order
-from meshwright.train.run_folder import VARIABLE, RunFolder
+from meshwright.train.launch.failure import Failure, Report, in_order
+from meshwright.train.show.run_folder import VARIABLE, RunFolder
 
 HOST = "127.0.0.1"
 POLL = 0.1  # seconds between two looks at the ranks

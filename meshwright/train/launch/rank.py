@@ -21,8 +21,8 @@ from typing import IO, Any, NoReturn
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 
 from meshwright.errors import MeshwrightError
-from meshwright.train.failure import ENDED, Report
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.launch.failure import ENDED, Report
+from meshwright.train.show.run_folder import RunFolder
 
 WATCH = 0.5  # seconds between two looks at whether the run is over
 GRACE = 3.0  # seconds in which a rank may end by itself

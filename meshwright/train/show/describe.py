@@ -10,8 +10,8 @@ from meshwright.models.layouts import Plan
 from meshwright.train.assemble import Assembly
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Corpus
-from meshwright.train.run_folder import RunFolder
-from meshwright.train.screen import short
+from meshwright.train.show.run_folder import RunFolder
+from meshwright.train.show.screen import short
 from meshwright.types.kinds import S
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.notation import render

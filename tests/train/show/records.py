@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.train.record import StepRecord
+from meshwright.train.show.record import StepRecord
 
 
 def record(step: int, *, loss: float = 2.0, validation_loss: float | None = None) -> StepRecord:

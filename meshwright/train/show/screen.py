@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright import __version__
-from meshwright.train.record import StepRecord, Summary
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.show.record import StepRecord, Summary
+from meshwright.train.show.run_folder import RunFolder
 
 LINES = 20  # of a run's course where there is no terminal, validations aside
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from meshwright.errors import ConfigError
-from meshwright.train.device import CPU, CUDA, Device, choose
+from meshwright.train.launch.device import CPU, CUDA, Device, choose
 
 
 @pytest.mark.parametrize(

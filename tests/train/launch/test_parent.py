@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.errors import RunError
-from meshwright.train.launch import launch
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.launch.parent import launch
+from meshwright.train.show.run_folder import RunFolder
 
 from . import parent_program
 

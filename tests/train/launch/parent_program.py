@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from meshwright.train.launch import launch
-from meshwright.train.run_folder import RunFolder
+from meshwright.train.launch.parent import launch
+from meshwright.train.show.run_folder import RunFolder
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 

@@ -1,0 +1,1 @@
+"""Ranks are started together, and end together with the first that fails."""
