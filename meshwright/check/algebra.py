@@ -91,7 +91,8 @@ def propagate(
         return Result(ZERO if all(_is_zero(product, parts) for product in value) else CONSTANT, whole)
     found = {axis: _on_axis(axis, op, parts, value, set(out), along or {}) for axis in axes}
     orders = {label: _order(label, parts) for label in length}
-    return Result(typed(_layout(found, orders, out)), whole)
+    counted = frozenset(axis for axis, one in found.items() if one.counted)
+    return Result(typed(_layout(found, orders, out), counted), whole)
 
 
 def demand_kept(op: str, target: Operand, result: Result) -> None:
@@ -121,6 +122,7 @@ class _Part:
     name: str
     layout: SpmdLayout
     fresh: Fresh | None
+    counted: frozenset[str]
     flows: bool
     labels: Labels
     whole: Shape
@@ -130,8 +132,9 @@ class _Part:
         given = term.given
         if isinstance(given, Operand):
             tag = given.tag
-            return _Part(term.name, tag.layout, tag.fresh, flows and given.flows, term.labels, given.whole)
-        return _Part(term.name, _NOTHING, Fresh.ZERO if given == 0 else Fresh.CONSTANT, False, (), ())
+            return _Part(term.name, tag.layout, tag.fresh, tag.counted, flows and given.flows, term.labels, given.whole)
+        fresh = Fresh.ZERO if given == 0 else Fresh.CONSTANT
+        return _Part(term.name, _NOTHING, fresh, frozenset(), False, (), ())
 
     @property
     def zero(self) -> bool:
@@ -149,11 +152,12 @@ _NOTHING: Final = SpmdLayout({})
 
 
 class _On(NamedTuple):
-    """A part on one axis. label: of the dim that is sharded."""
+    """A part on one axis. label: of the dim that is sharded; counted: as of a tag."""
 
     part: _Part
     kind: SpmdType
     label: Label = None
+    counted: bool = False
 
     @property
     def still(self) -> bool:
@@ -236,7 +240,7 @@ def _place(axis: str, part: _Part, parts: Sequence[_Part]) -> _On:
             return _On(part, R)
         other = next(other for other in parts if axis in other.layout)
         raise refusal.untyped(part.name, axis, f"{other.name} is {other.layout[axis]!r}")
-    return _On(part, kind, part.labels[kind.dim] if isinstance(kind, Shard) else None)
+    return _On(part, kind, part.labels[kind.dim] if isinstance(kind, Shard) else None, axis in part.counted)
 
 
 def _demand_alike(axis: str, mixed: Sequence[_On]) -> None:
@@ -287,7 +291,11 @@ def _product(axis: str, product: Sequence[Factor], on: Sequence[_On], kept: set[
         return partial[0]
     if varying:
         one = varying[0]
-        return one._replace(kind=P) if isinstance(one.kind, Shard) and one.label not in kept else one
+        if isinstance(one.kind, Shard):
+            return one if one.label in kept else one._replace(kind=P)
+        summed = any(label not in kept for other in factors for label in other.part.labels)
+        linear = [on[factor.term].counted and factor.linear for factor in product]
+        return one._replace(counted=any(linear) and not summed)
     return _strictest(factors)
 
 
@@ -302,18 +310,27 @@ def _sum(axis: str, products: Sequence[tuple[Sequence[Factor], _On]], on: Sequen
     if not partial:
         found = [one for _, one in products]
         varying = [one for one in found if isinstance(one.kind, Shard) or one.kind is V]
-        return varying[0] if varying else _strictest(found or on)
+        if not varying:
+            return _strictest(found or on)
+        counted = varying[0].kind is V and (len(varying) < len(found) or any(one.counted for one in varying))
+        return varying[0]._replace(counted=counted)
     for product, one in products:
         if one.kind is not P:
-            shown = None if one.part.fresh is not None else one.kind
+            constant = all(part.fresh is not None for part in _summed(product, on))
+            shown = None if constant else one.kind
             raise refusal.partial_plus(axis, _name(partial[0][0], on), _name(product, on), shown)
     return partial[0][1]
 
 
+def _summed(product: Sequence[Factor], on: Sequence[_On]) -> list[_Part]:
+    """The factors in which the product is linear; all of them where there are none."""
+    return [on[factor.term].part for factor in product if factor.linear] or [on[f.term].part for f in product]
+
+
 def _name(product: Sequence[Factor], on: Sequence[_On]) -> str:
-    """`input @ weight`, without the numbers that scale it."""
-    names = [on[factor.term].part.name for factor in product if on[factor.term].part.labels or len(product) == 1]
-    return " * ".join(names) or on[product[0].term].part.name
+    """`input * weight`, without the numbers that scale it."""
+    parts = _summed(product, on)
+    return " * ".join(part.name for part in parts if part.labels) or parts[0].name
 
 
 def _order(label: Label, parts: Sequence[_Part]) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
+from meshwright.check.mode import TypeCheck, is_type_checking
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
 from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, typed, write
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R
-
-if TYPE_CHECKING:
-    from meshwright.check.mode import TypeCheck
 
 Call = tuple[Any, ...]
 
@@ -167,35 +166,33 @@ def _named(names: Sequence[str], args: Call, kwargs: Mapping[str, Any]) -> dict[
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def demand_reduced(name: str, x: Tensor, use: str) -> None:
-    """Errors: `SpmdTypeError` where the gradient of the parameter `x` is still a sum over ranks."""
-    gradient = x.grad
-    if gradient is None:
-        return
-    for axis, kind in read(gradient).layout.items():
-        if kind is P and read(x).layout.get(axis) is not P:
-            raise SpmdTypeError(
-                Problem(
-                    where=source.line(),
-                    what=f"{use} meets a gradient that is P on axis {axis!r}: that of {name}, which is R",
-                    why="each rank holds its own part of the gradient; ranks would drift apart",
-                    fix=f"P -> R: p.grad = all_reduce(p.grad, {axis!r}, src=P, dst=R) before {use}",
-                )
-            )
-
-
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    from meshwright.check.mode import is_type_checking
+    """No optimizer takes a gradient that is still a sum over ranks.
 
+    Errors: `SpmdTypeError` naming the parameter and the axis.
+    """
     if not is_type_checking():
         return
     for number, group in enumerate(optimizer.param_groups):
-        names = group.get("param_names")
-        for place, x in enumerate(group["params"]):
-            name = names[place] if names else source.name_of(x)
-            if name == "a tensor":
-                name = f"parameter {place} of group {number}"
-            demand_reduced(name, x, f"{type(optimizer).__name__}.step()")
+        names = group.get("param_names") or (f"parameter {place} of group {number}" for place in itertools.count())
+        for x, name in zip(group["params"], names, strict=False):
+            for axis in _unreduced(x):
+                raise SpmdTypeError(
+                    Problem(
+                        where=source.line(),
+                        what=f"{type(optimizer).__name__}.step() meets a gradient that is P on axis {axis!r}, of "
+                        f"{name}, {source.name_of(x)}, which is {read(x).layout.get(axis)!r}",
+                        why="each rank holds its own part of the gradient, and the ranks would drift apart",
+                        fix=f"P -> R: p.grad = all_reduce(p.grad, {axis!r}, src=P, dst=R) before the step",
+                    )
+                )
+
+
+def _unreduced(x: Tensor) -> list[str]:
+    """The axes on which the gradient of `x` is still a sum, and `x` itself is none."""
+    if x.grad is None:
+        return []
+    return [axis for axis in read(x.grad).layout.partial if read(x).layout.get(axis) is not P]
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -69,9 +69,12 @@ class TypeCheck(TorchFunctionMode):
         if not any(operand.tag.layout for operand in seen):
             return self.note_plain(func(*args, **kwargs), seen)
         key = func, given, tuple(named.items()), torch.is_grad_enabled()
-        outcomes = self._outcomes.get(key)
-        if outcomes is None:
-            outcomes = self._outcomes[key] = self._decide(rule, given, named)
+        try:
+            outcomes = self._outcomes.get(key)
+            if outcomes is None:
+                outcomes = self._outcomes[key] = self._decide(rule, given, named)
+        except TypeError:  # an argument that cannot be a key
+            outcomes = self._decide(rule, given, named)
         result = func(*args, **kwargs)
         self.note(outcomes, args[0] if rule.writes else result)
         return result
@@ -86,6 +89,8 @@ class TypeCheck(TorchFunctionMode):
             return tuple([self.seen_by_rules(each, seen) for each in argument])
         if isinstance(argument, slice):
             return Cut(*(self.seen_by_rules(end, seen) for end in (argument.start, argument.stop, argument.step)))
+        if type(argument) is float:
+            return 1.0 if argument else 0.0  # a rule asks of a number only whether it is zero
         return argument
 
     def note(self, outcomes: Any, result: Any) -> None:
@@ -112,19 +117,15 @@ class TypeCheck(TorchFunctionMode):
     def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         try:
             results = rule.infer(*given, **named)
-        except TypeError as error:
+        except (TypeError, ValueError, IndexError) as error:
             raise no_rule(f"this form of {rule.name} ({error})") from None
+        one = isinstance(results, Result)
+        each: Sequence[Result] = (results,) if one else results
         if rule.writes:
-            targets = given[0] if isinstance(given[0], tuple) else given[:1]
-            for target, result in zip(targets, _each(results), strict=True):
-                demand_kept(rule.name, target, result)
-            if not torch.is_grad_enabled():  # no gradient tells R and I apart, and what is written into stays as it is
-                results = tuple(
-                    result if target.tag.fresh is not None else Result(target.tag, target.whole)
-                    for target, result in zip(targets, _each(results), strict=True)
-                )
-                results = results if isinstance(given[0], tuple) else results[0]
-        return self._noted(results) if isinstance(results, Result) else tuple([self._noted(each) for each in results])
+            targets: Sequence[Operand] = given[0] if isinstance(given[0], tuple) else given[:1]
+            each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
+        noted = tuple([self._noted(result) for result in each])
+        return noted[0] if one else noted
 
     def _noted(self, result: Result) -> _Outcome:
         whole = result.whole
@@ -146,7 +147,7 @@ class TypeCheck(TorchFunctionMode):
             for each in (argument if isinstance(argument, (list, tuple)) else (argument,))
             if isinstance(each, Tensor)
         )
-        name = getattr(func, "__name__", str(func))
+        name = refused.call or getattr(func, "__name__", str(func))
         what = f"{refused.what}, in {name}({', '.join(map(str, operands))})"
         raise SpmdTypeError(Problem(where=source.line(), what=what, why=refused.why, fix=refused.fix)) from None
 
@@ -157,8 +158,14 @@ class TypeCheck(TorchFunctionMode):
             return Operand(read(x), tuple(x.shape), tuple(x.shape), False, x.dtype)
 
 
-def _each(results: Result | tuple[Result, ...]) -> tuple[Result, ...]:
-    return (results,) if isinstance(results, Result) else results
+def _written(op: str, target: Operand, result: Result) -> Result:
+    """What a tensor is after `result` was written into it.
+
+    Where no gradient flows R and I are not told apart: the tensor stays what it was.
+    """
+    demand_kept(op, target, result)
+    stays = not torch.is_grad_enabled() and target.tag.fresh is None
+    return Result(target.tag, target.whole) if stays else result
 
 
 def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -10,13 +10,15 @@ from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 class Refused(Exception):
     """What is wrong, why, and what to write instead.
 
-    operands: those that are to be shown, where that is not all of the call's.
+    operands: those that are to be shown, where that is not all of the call's. call: how the call is named, where the
+    function's own name says nothing.
     """
 
     def __init__(self, what: str, why: str = "", fix: str = "") -> None:
         super().__init__(what)
         self.what, self.why, self.fix = what, why, fix
         self.operands: tuple[Any, ...] = ()
+        self.call = ""
 
 
 def change(name: str, axis: str, src: SpmdType, dst: SpmdType) -> str:
@@ -41,6 +43,7 @@ _CALLS = {
 
 
 def untyped(name: str, axis: str, meets: str) -> Refused:
+    """meets: what has a type on the axis, and which."""
     return Refused(
         f"{name} has no type on axis {axis!r}, where {meets}",
         "what a tensor is on an axis is stated once, where it comes into the program",
@@ -58,13 +61,13 @@ def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int |
         fix += f"; or {change(other, axis, P, I)}"
     return Refused(
         f"on axis {axis!r} {name} is I and {other} is {kind!r}",
-        "the gradient of an I operand is the same on every rank only where all that it meets is the same too, "
-        "and so is the gradient",
+        f"the gradient of {name} would differ from rank to rank, and that of I is the same on every rank",
         fix,
     )
 
 
 def not_linear(axis: str, name: str, op: str) -> Refused:
+    """`name` is P, and `op` is not linear in it."""
     return Refused(
         f"on axis {axis!r} {name} is P, and {op} is not linear in it",
         "what each rank makes of its part does not add up to the same of the sum",
@@ -73,6 +76,7 @@ def not_linear(axis: str, name: str, op: str) -> Refused:
 
 
 def product_of_partials(axis: str, name: str, other: str) -> Refused:
+    """Both are P."""
     return Refused(
         f"on axis {axis!r} {name} is P and {other} is P, and they are multiplied",
         "the sum of products is not the product of sums",
@@ -92,7 +96,7 @@ def partial_times(axis: str, name: str, other: str, kind: SpmdType, dim: int | N
 
 def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None) -> Refused:
     """kind: the type of `other`; None where it is a number or a constant."""
-    shown = "the same on every rank" if kind is None else repr(kind)
+    shown = "R, a constant" if kind is None else repr(kind)
     whole = kind if kind is not None and kind is not V else R
     fixes = [change(name, axis, P, whole) + " first"]
     if kind is R or isinstance(kind, Shard) or kind is V:
@@ -129,6 +133,7 @@ def whole_meets_shard(
 
 
 def along_shard(axis: str, name: str, shard: Shard, op: str, instead: str = "") -> Refused:
+    """`op` works along the dim that `shard` cuts. instead: what to write where the dim stays cut."""
     fix = change(name, axis, shard, R)
     return Refused(
         f"on axis {axis!r} {name} is {shard!r}, and {op} needs all of dim {shard.dim} on one rank",
@@ -138,6 +143,7 @@ def along_shard(axis: str, name: str, shard: Shard, op: str, instead: str = "") 
 
 
 def no_rule(what: str) -> Refused:
+    """`what`: the function, or the form of it, that is unknown."""
     return Refused(
         f"{what} has no rule",
         "what it does to a tensor that is spread over ranks is not known",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
-from meshwright.check.operand import whole_shape
+from meshwright.check.operand import Operand, whole_shape
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import special
 from meshwright.check.tag import Tag, read, typed, write
@@ -43,7 +43,8 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
             )
     layout = _merged(tag.layout, stated)
     whole_shape(tuple(x.shape), layout, check.mesh)
-    write(x, Tag(layout, None, tag.owner, tag.stated or source.line()) if x.is_leaf else typed(layout))
+    leaf = x.is_leaf and x.requires_grad
+    write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, tag.counted))
     return x
 
 
@@ -65,14 +66,33 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     """A step: what it starts from is verified, what it leads to is noted."""
     bound, x = args
     step: Step = bound.step
-    operand = check.operand(x)
+    try:
+        tag = _after(step, check.operand(x))
+    except Refused as refused:
+        refused.call = step.op.value
+        raise
+    result: Tensor = func(*args, **kwargs)
+    write(result, tag)
+    return result
+
+
+def _after(step: Step, operand: Operand) -> Tag:
     known = operand.layout.get(step.axis)
     if known is not None and not agree(known, step.src, operand.flows):
         raise _starts_elsewhere(step, known)
+    counted = operand.tag.counted
+    if step.is_claim and step.dst is P and step.axis in counted:
+        raise _counted(step)
     layout = operand.layout if known is not None else operand.layout.replace(**{step.axis: step.src})
-    result: Tensor = func(*args, **kwargs)
-    write(result, typed(after(layout, step)))
-    return result
+    return typed(after(layout, step), counted - {step.axis})
+
+
+def _counted(step: Step) -> Refused:
+    return Refused(
+        f"x is V on axis {step.axis!r} with something added that every rank has alike, R, and V -> P would sum it",
+        f"the sum over {step.axis} counts once a rank what is meant once",
+        f"claim V -> P first, then add what is R as {change('bias', step.axis, R, P)}; or add it after the sum",
+    )
 
 
 def after(layout: SpmdLayout, step: Step) -> SpmdLayout:

@@ -25,7 +25,7 @@ def moved(op: str, input: Operand, places: Mapping[int, int], whole: Shape, inst
                 raise along_shard(axis, "input", kind, op, instead)
             kind = S(places[kind.dim], kind.sizes)
         types[axis] = kind
-    return Result(typed(SpmdLayout(types)), whole)
+    return Result(typed(SpmdLayout(types), input.tag.counted), whole)
 
 
 def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:

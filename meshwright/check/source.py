@@ -19,6 +19,8 @@ _OURS: Final = tuple(
     for package, part in ((meshwright, "check"), (meshwright, "comm"), (torch, ""))
 )
 
+_LONGEST: Final = 80
+
 
 def line() -> str:
     """`model.py:12 "y = x * weight"`: the innermost line that is neither torch's nor the checker's."""
@@ -27,6 +29,8 @@ def line() -> str:
         frame = frame.f_back
     path, number = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(path, number).strip()
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + "..."
     return f"{_short(path)}:{number}" + (f' "{text}"' if text else "")
 
 

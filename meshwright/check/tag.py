@@ -33,16 +33,19 @@ class Tag:
     """What is known of one tensor.
 
     layout: its type on the axes on which one was stated or followed; fresh: set where it needs none.
+    counted: axes on which it is V and what the ranks hold alike was added to it: a sum over ranks would count that
+        once a rank.
     owner: the parameter whose gradient it is. stated: the source line that stated the type.
     """
 
     layout: SpmdLayout
     fresh: Fresh | None = None
+    counted: frozenset[str] = frozenset()
     owner: weakref.ref[Tensor] | None = None
     stated: str = ""
 
     def __reduce__(self) -> Any:
-        return Tag, (self.layout, self.fresh)  # what else there is belongs to this process
+        return Tag, (self.layout, self.fresh, self.counted)  # what else there is belongs to this process
 
 
 UNKNOWN: Final = Tag(_NOTHING)
@@ -50,13 +53,15 @@ UNKNOWN: Final = Tag(_NOTHING)
 CONSTANT: Final = Tag(_NOTHING, Fresh.CONSTANT)
 ZERO: Final = Tag(_NOTHING, Fresh.ZERO)
 
-_of_layout: dict[SpmdLayout, Tag] = {_NOTHING: UNKNOWN}
+_ALONE: Final[frozenset[str]] = frozenset()
+_interned: dict[tuple[SpmdLayout, frozenset[str]], Tag] = {(_NOTHING, _ALONE): UNKNOWN}
 
 
-def typed(layout: SpmdLayout) -> Tag:
-    """The tag of a tensor of which only the layout is known; the same object for the same layout."""
-    found = _of_layout.get(layout)
-    return found if found is not None else _of_layout.setdefault(layout, Tag(layout))
+def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE) -> Tag:
+    """The tag of a tensor of which no more is known; the same object for the same layout."""
+    key = layout, counted
+    found = _interned.get(key)
+    return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted))
 
 
 def read(x: Tensor) -> Tag:

@@ -28,7 +28,7 @@ GRID = ParallelismDims(dp_shard=2, tp=2)
 
 @dataclass(frozen=True)
 class Given:
-    """An operand: the whole tensor, with a leading dim where it is a list, its layout, and whether it wants a gradient."""
+    """An operand: the whole tensor, with a leading dim where it is a list, its layout, whether it wants a gradient."""
 
     whole: Tensor
     layout: SpmdLayout
