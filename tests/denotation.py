@@ -35,7 +35,7 @@ def local(layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int) -> Te
             whole = whole[index[axis]]
     for number, (axis, kind) in enumerate(layout.items()):
         if kind is P:
-            parts = [sample(whole.shape, 1000 * number + i) for i in range(degree[axis] - 1)]
+            parts = [sample(whole.shape, 10_000 + 1000 * number + i) for i in range(degree[axis] - 1)]
             parts.append(whole - sum(parts))
             whole = parts[index[axis]]
     for axis, kind in layout.items():  # of the axes that shard one dim, the outermost comes first

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import meshwright
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "meshwright"
@@ -59,12 +64,17 @@ def module_of(file: Path, root: Path) -> str:
 def imports(file: Path) -> Iterator[str]:
     """Every module of meshwright that the file imports, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "meshwright":
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            # `from meshwright import flags` names a room, `from meshwright.types.kinds import R` a value of one
-            yield from names if node.module == "meshwright" else [node.module]
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "meshwright")
+        yield from imported_by(node)
+
+
+def imported_by(node: ast.AST) -> Iterator[str]:
+    """The modules of meshwright that a statement imports."""
+    if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "meshwright":
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        # `from meshwright import flags` names a room, `from meshwright.types.kinds import R` a value of one
+        yield from names if node.module == "meshwright" else [node.module]
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "meshwright")
 
 
 def upward(root: Path) -> list[str]:
@@ -76,6 +86,29 @@ def upward(root: Path) -> list[str]:
             if target != room and room != "version" and target not in BELOW[room]:
                 found.append(f"{file.relative_to(root)} imports {module}")
     return found
+
+
+def eager(root: Path) -> list[str]:
+    """Imports of the checker as a module is loaded: a program that runs unchecked never loads it."""
+    return [
+        f"{file.relative_to(root)} imports {module}"
+        for file in files(root)
+        if room_of(module_of(file, root)) != "check"
+        for node in ast.parse(file.read_text()).body
+        for module in imported_by(node)
+        if room_of(module) == "check"
+    ]
+
+
+def beside_the_recipe(root: Path) -> list[str]:
+    """A recipe says numbers: it imports models and the train config."""
+    allowed = ("meshwright.models", "meshwright.train.config", "meshwright.errors")
+    return [
+        f"{file.relative_to(root)} imports {module}"
+        for file in files(root / "recipes")
+        for module in imports(file)
+        if not module.startswith(allowed)
+    ]
 
 
 def too_long(root: Path) -> list[str]:
@@ -123,14 +156,60 @@ def _is_rule(node: ast.FunctionDef) -> bool:
     return bool(node.decorator_list)
 
 
-RULES = {"imports": upward, "length": too_long, "forbidden": forbidden, "docstrings": undocumented}
+def unexplained(root: Path) -> list[str]:
+    """Rooms without a README."""
+    folders = {file.parent for file in files(root)} - {root}
+    return [str(folder.relative_to(root)) for folder in sorted(folders) if not (folder / "README.md").is_file()]
 
-BROKEN = {
-    "imports": ("models/bad.py", '"""Bad."""\nfrom meshwright.backends.erased import Erased\n'),
-    "length": ("types/bad.py", '"""Bad."""\n' + "x = 1\n" * LONGEST),
-    "forbidden": ("core/bad.py", '"""Bad."""\nassert isinstance(x, DTensor)\n'),
-    "docstrings": ("core/bad.py", '"""Bad."""\n\n\ndef public():\n    pass\n'),
+
+def undocumented_methods(module: ModuleType) -> list[str]:
+    """Public methods and nested classes of public classes whose docstring is neither written nor inherited."""
+    found = []
+    for name, kind in vars(module).items():
+        if name.startswith("_") or not inspect.isclass(kind) or kind.__module__ != module.__name__:
+            continue
+        for own, value in vars(kind).items():
+            code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            described = inspect.isfunction(code) or inspect.isclass(code)
+            if described and not own.startswith("_") and not inspect.getdoc(getattr(kind, own)):
+                found.append(f"{module.__name__}.{name}.{own}")
+    return found
+
+
+RULES = {
+    "imports": upward,
+    "checker": eager,
+    "recipes": beside_the_recipe,
+    "length": too_long,
+    "forbidden": forbidden,
+    "docstrings": undocumented,
+    "rooms": unexplained,
 }
+
+MODULE = '"""Bad."""\n'
+BROKEN = [
+    ("imports", "models/bad.py", MODULE + "from meshwright.backends.erased import Erased\n"),
+    ("imports", "models/bad.py", MODULE + "def f():\n    import meshwright.train.step\n"),
+    ("imports", "core/bad.py", MODULE + "from meshwright.models.layers import Linear\n"),
+    ("imports", "types/bad.py", MODULE + "from meshwright.comm.grid import DENSE\n"),
+    ("imports", "comm/bad.py", MODULE + "from meshwright.check import typecheck\n"),
+    ("imports", "train/data/bad.py", MODULE + "from meshwright.train.config import TrainConfig\n"),
+    ("imports", "backends/bad.py", MODULE + "from meshwright.train.loss import LOSS\n"),
+    ("checker", "spmd.py", MODULE + "from meshwright.check import typecheck\n"),
+    ("checker", "cli.py", MODULE + "import meshwright.check.mode\n"),
+    ("recipes", "recipes/bad.py", MODULE + "from meshwright.train.step import train_step\n"),
+    ("length", "types/bad.py", MODULE + "x = 1\n" * LONGEST),
+    ("forbidden", "core/bad.py", MODULE + "assert isinstance(x, DTensor)\n"),
+    ("forbidden", "core/bad.py", MODULE + "import spmd_types\n"),
+    ("forbidden", "core/bad.py", MODULE + "from torchtitan.models import llama\n"),
+    ("forbidden", "core/bad.py", MODULE + f'path = "{"/".join(("", "home", "me", "data"))}"\n'),
+    ("forbidden", "core/bad.py", MODULE + "x = 1  # TODO\n"),
+    ("forbidden", "backends/bad.py", MODULE + "module._get_fsdp_state()\n"),
+    ("docstrings", "core/bad.py", MODULE + "\n\ndef public():\n    pass\n"),
+    ("docstrings", "core/bad.py", MODULE + "\n\nclass Public:\n    pass\n"),
+    ("docstrings", "core/bad.py", "x = 1\n"),
+    ("rooms", "core/bad.py", MODULE),
+]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -138,13 +217,48 @@ def test_the_package_keeps_the_rule(rule):
     assert RULES[rule](PACKAGE) == []
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_the_rule_can_be_broken(rule, tmp_path):
-    name, text = BROKEN[rule]
+@pytest.mark.parametrize(("rule", "name", "text"), BROKEN)
+def test_the_rule_can_be_broken(rule, name, text, tmp_path):
     file = tmp_path / "meshwright" / name
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     assert len(RULES[rule](tmp_path / "meshwright")) == 1
+
+
+def test_every_rule_is_broken_once():
+    assert {rule for rule, _, _ in BROKEN} == set(RULES)
+
+
+def test_public_methods_say_what_they_do():
+    names = [module.name for module in pkgutil.walk_packages(meshwright.__path__, "meshwright.")]
+    loaded = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    assert [method for module in loaded for method in undocumented_methods(module)] == []
+
+
+class Public:
+    """Has a method that says nothing."""
+
+    def silent(self):
+        pass
+
+    def told(self):
+        """Told."""
+
+    def _own(self):
+        pass
+
+
+class Heir(Public):
+    """Inherits what it does not say."""
+
+    def told(self):
+        pass
+
+
+def test_a_silent_method_is_noticed():
+    module = ModuleType(__name__)
+    module.Public, module.Heir = Public, Heir
+    assert undocumented_methods(module) == [f"{__name__}.Public.silent"]
 
 
 def test_tests_and_benchmarks_are_small_files_too():
@@ -155,11 +269,6 @@ def test_tests_and_benchmarks_are_small_files_too():
 def test_it_asks_no_backend_and_no_checker(room):
     reached = {room_of(module) for file in files(PACKAGE / room) for module in imports(file)}
     assert reached.isdisjoint({"backends", "check", "train"})
-
-
-def test_every_room_says_why_it_is_there():
-    folders = {file.parent for file in files(PACKAGE)} - {PACKAGE}
-    assert [folder.name for folder in sorted(folders) if not (folder / "README.md").is_file()] == []
 
 
 def test_the_public_names_of_spmd():

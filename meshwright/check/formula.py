@@ -28,6 +28,7 @@ class Formula:
 
     @staticmethod
     def read(text: str) -> Formula:
+        """The formula that `text` writes down."""
         tree = ast.parse(f"lambda {text}", mode="eval").body
         assert isinstance(tree, ast.Lambda)
         arguments = tree.args

@@ -50,6 +50,7 @@ class Operand:
 
     @property
     def layout(self) -> SpmdLayout:
+        """What it is on every axis that is tracked."""
         return self.tag.layout
 
     def __repr__(self) -> str:

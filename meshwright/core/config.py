@@ -25,6 +25,11 @@ class Configurable:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "Config" not in cls.__dict__:
-            names = {"__slots__": (), "__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.Config"}
+            names = {
+                "__slots__": (),
+                "__module__": cls.__module__,
+                "__qualname__": f"{cls.__qualname__}.Config",
+                "__doc__": f"{cls.__name__} adds no settings.",
+            }
             cls.Config = type("Config", (cls.Config,), names)  # type: ignore[assignment, misc]
         cls.Config.owner = cls

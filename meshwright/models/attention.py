@@ -51,10 +51,12 @@ class Attention(Module):
 
         @property
         def heads(self) -> int:
+            """Number of query heads."""
             return self.wq.out_features // self.head_dim
 
         @property
         def kv_heads(self) -> int:
+            """Number of key/value heads."""
             return self.wk.out_features // self.head_dim
 
         def problems(self, path: str, dims: ParallelismDims) -> list[Problem]:

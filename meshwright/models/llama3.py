@@ -46,6 +46,7 @@ class Llama3(ModelSpec):
 
     @property
     def head_dim(self) -> int:
+        """Features of a head."""
         return self.dim // self.heads
 
     def problems(self) -> list[Problem]:

@@ -39,6 +39,7 @@ class Op(Enum):
 
     @property
     def communicates(self) -> bool:
+        """Whether ranks exchange anything."""
         return self in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL)
 
 

@@ -35,7 +35,7 @@ def refusal(program: Callable[[int], object], dims: ParallelismDims) -> Problem:
 
 def says(problem: Problem, axis: str, kinds: str, fix: str = "") -> None:
     """The refusal names the axis, every type of `kinds` (`"I, S(0)"`), a reason, and the fix."""
-    assert f"axis {axis!r}" in problem.what
+    assert f"axis {axis!r}" in problem.where + problem.what
     for kind in kinds.split(", "):
         assert f" {kind}" in problem.what, f"{kind} in: {problem.what}"
     assert problem.why

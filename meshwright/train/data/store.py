@@ -25,6 +25,7 @@ class Split:
 
     @property
     def documents(self) -> int:
+        """How many there are."""
         return len(self.bounds) - 1
 
 
