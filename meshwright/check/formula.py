@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.check.algebra import Factor, Label, Result, Term, propagate
+from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
+from meshwright.check.term import Factor, Label, Term
 
 
 @dataclass(frozen=True)

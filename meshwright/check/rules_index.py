@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from meshwright.check.algebra import Factor, Label, Result, Term, demand_kept, propagate
+from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import FULL, Cut, Operand
 from meshwright.check.refusal import along_shard, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.tag import typed, write
+from meshwright.check.term import Factor, Label, Term
 from meshwright.types.kinds import I, R, Shard
 
 if TYPE_CHECKING:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.check.algebra import Factor, Label, Labels, Result, Sum, Term, propagate
+from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import aligned
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
+from meshwright.check.term import Factor, Label, Labels, Sum, Term
 
 _PRODUCT: Sum = ((Factor(0), Factor(1)),)
 
 
-@pure("matmul", "mm", "bmm", "mv", "dot", "inner_product")
+@pure("matmul", "mm", "bmm", "mv", "dot")
 def matmul(input: Operand, other: Operand) -> Result:
     """[..., m, k] @ [..., k, n] -> [..., m, n]; a vector lacks m or n."""
     left, right, out = _matmul_labels(len(input.shape), len(other.shape))
@@ -40,7 +41,7 @@ def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Resu
     return propagate("linear", terms, value, (*batch, *n))
 
 
-@pure("addmm", "addbmm", "baddbmm", "addmv")
+@pure("addmm", "baddbmm", "addmv")
 def addmm(input: Operand, mat1: Operand, mat2: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
     """beta * input + alpha * (mat1 @ mat2)."""
     left, right, out = _matmul_labels(len(mat1.shape), len(mat2.shape))

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import torch
 
-from meshwright.check.algebra import Factor, Label, Labels, Result, Sum, Term, linear, opaque, propagate
+from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import pure
+from meshwright.check.term import Factor, Label, Labels, Sum, Term, linear, opaque
 from meshwright.types.kinds import P, R
 
 Dims = int | Sequence[int] | None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwright.check.algebra import Factor, Label, Result, Term, linear, propagate
+from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused, along_shard, change
 from meshwright.check.regroup import Run, resolve, runs
@@ -28,7 +28,7 @@ def moved(op: str, input: Operand, places: Mapping[int, int], whole: Shape, inst
     return Result(typed(SpmdLayout(types), input.tag.counted), whole)
 
 
-def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one or as one tuple."""
     flat = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
     if not all(isinstance(size, int) for size in flat):
@@ -36,14 +36,15 @@ def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return flat
 
 
-def _from_front(dim: int, count: int) -> int:
+def from_front(dim: int, count: int) -> int:
+    """`dim` counted from the front, of a tensor of `count` dims."""
     return dim % max(count, 1)
 
 
 @pure("permute")
 def permute(input: Operand, *dims: Any) -> Result:
     """The dims in another order."""
-    order = [_from_front(dim, len(input.shape)) for dim in _flat(dims)]
+    order = [from_front(dim, len(input.shape)) for dim in flat(dims)]
     return moved("permute", input, {old: new for new, old in enumerate(order)}, tuple(input.whole[d] for d in order))
 
 
@@ -51,7 +52,7 @@ def permute(input: Operand, *dims: Any) -> Result:
 def transpose(input: Operand, dim0: int, dim1: int) -> Result:
     """Two dims change places."""
     order = list(range(len(input.shape)))
-    a, b = _from_front(dim0, len(order)), _from_front(dim1, len(order))
+    a, b = from_front(dim0, len(order)), from_front(dim1, len(order))
     if order:
         order[a], order[b] = order[b], order[a]
     return permute(input, tuple(order))
@@ -77,7 +78,7 @@ def squeeze(input: Operand, dim: Any = None) -> Result:
     """Dims of one position go; a sharded dim has more, even where a rank holds one."""
     count = len(input.shape)
     named = range(count) if dim is None else (dim,) if isinstance(dim, int) else dim
-    gone = {_from_front(each, count) for each in named if input.shape[each] == 1}
+    gone = {from_front(each, count) for each in named if input.shape[each] == 1}
     kept = [old for old in range(count) if old not in gone]
     return moved("squeeze", input, {old: new for new, old in enumerate(kept)}, tuple(input.whole[d] for d in kept))
 
@@ -85,7 +86,7 @@ def squeeze(input: Operand, dim: Any = None) -> Result:
 @pure("expand")
 def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
     """Dims of one position are spread over more; new dims stand in front."""
-    wanted = _flat(sizes)
+    wanted = flat(sizes)
     new = len(wanted) - len(input.shape)
     whole = list(wanted)
     places = {}
@@ -102,14 +103,14 @@ def view(input: Operand, *shape: Any) -> Result:
 
     A sharded dim is split or merged only where it is the outermost of the dims that change.
     """
-    return _viewed(input, _flat(shape))
+    return _viewed(input, flat(shape))
 
 
 @pure("flatten")
 def flatten(input: Operand, start_dim: int = 0, end_dim: int = -1) -> Result:
     """A run of dims as one."""
     count = len(input.shape)
-    start, end = _from_front(start_dim, count), _from_front(end_dim, count)
+    start, end = from_front(start_dim, count), from_front(end_dim, count)
     merged = math.prod(input.shape[start : end + 1])
     return _viewed(input, (*input.shape[:start], merged, *input.shape[end + 1 :]))
 
@@ -117,7 +118,7 @@ def flatten(input: Operand, start_dim: int = 0, end_dim: int = -1) -> Result:
 @pure("unflatten")
 def unflatten(input: Operand, dim: int, sizes: tuple[int, ...]) -> Result:
     """One dim as several."""
-    at = _from_front(dim, len(input.shape))
+    at = from_front(dim, len(input.shape))
     split = resolve(sizes, input.shape[at])
     if split is None:
         raise _not_divided(input, range(at, at + 1), sizes)
@@ -179,125 +180,3 @@ def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> R
         "lengths in a view are those on one rank",
         f"a number of groups that {where} divide evenly" if axes else "",
     )
-
-
-@pure("narrow")
-def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
-    """Some positions of one dim, which is whole."""
-    return _piece("narrow", input, dim, length)
-
-
-def _piece(op: str, input: Operand, dim: int, length: int) -> Result:
-    at = _from_front(dim, len(input.shape))
-    places = {each: each for each in range(len(input.shape)) if each != at}
-    return moved(op, input, places, (*input.whole[:at], length, *input.whole[at + 1 :]))
-
-
-@pure("split", "split_with_sizes")
-def split(input: Operand, split_size: Any, dim: int = 0) -> tuple[Result, ...]:
-    """Pieces of one dim, which is whole."""
-    length = input.shape[_from_front(dim, len(input.shape))]
-    if isinstance(split_size, int):
-        sizes = [min(split_size, length - start) for start in range(0, length, split_size)] or [0]
-    else:
-        sizes = list(split_size)
-    return tuple(_piece("split", input, dim, size) for size in sizes)
-
-
-@pure("chunk")
-def chunk(input: Operand, chunks: int, dim: int = 0) -> tuple[Result, ...]:
-    """Even pieces of one dim, which is whole."""
-    length = input.shape[_from_front(dim, len(input.shape))]
-    if length == 0:
-        raise TypeError("a dim of length 0")
-    if chunks == 1:
-        return (moved("chunk", input, {each: each for each in range(len(input.shape))}, input.whole),)
-    return split(input, -(-length // chunks), dim)
-
-
-@pure("unbind")
-def unbind(input: Operand, dim: int = 0) -> tuple[Result, ...]:
-    """One tensor for each position of a dim, which is whole."""
-    return (select(input, dim, 0),) * input.shape[_from_front(dim, len(input.shape))]
-
-
-@pure("select")
-def select(input: Operand, dim: int, index: Any) -> Result:
-    """One position of a dim, which is whole."""
-    at = _from_front(dim, len(input.shape))
-    places = {each: each - (each > at) for each in range(len(input.shape)) if each != at}
-    return moved("select", input, places, (*input.whole[:at], *input.whole[at + 1 :]))
-
-
-@pure("cat", "concat", "concatenate")
-def cat(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
-    """End to end along one dim, which is whole; all of one type."""
-    labels = tuple(range(len(tensors[0].shape)))
-    at = _from_front(dim, len(labels))
-    terms = [_joined(n, tensor, labels, at) for n, tensor in enumerate(tensors)]
-    lengths: dict[Label, int] = {at: sum(tensor.whole[at] for tensor in tensors)}
-    return propagate("cat", terms, [(Factor(n),) for n in range(len(terms))], labels, along={at: ""}, lengths=lengths)
-
-
-def _joined(number: int, tensor: Operand, labels: tuple[int, ...], at: int) -> Term:
-    """The joined dim may have another length in each."""
-    if tensor.layout.sharding(at):
-        axis = tensor.layout.sharding(at)[0]
-        shard = tensor.layout[axis]
-        assert isinstance(shard, Shard)
-        raise along_shard(axis, f"tensor {number}", shard, "cat")
-    return Term(f"tensor {number}", tensor, tuple(("joined", number) if each == at else each for each in labels))
-
-
-@pure("stack")
-def stack(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
-    """One above the other along a new dim; all of one type."""
-    labels = tuple(range(len(tensors[0].shape)))
-    at = dim % (len(labels) + 1)
-    terms = [Term(f"tensor {n}", tensor, labels) for n, tensor in enumerate(tensors)]
-    out = (*labels[:at], "new", *labels[at:])
-    lengths: dict[Label, int] = {"new": len(tensors)}
-    return propagate("stack", terms, [(Factor(n),) for n in range(len(terms))], out, lengths=lengths)
-
-
-@pure("pad")
-def pad(input: Operand, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Result:
-    """More positions at the ends of the last dims; zeros are linear."""
-    labels = tuple(range(len(input.shape)))
-    whole = list(input.whole)
-    along: dict[Label, str] = {}
-    for n, ends in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-        if any(ends):
-            along[len(labels) - 1 - n] = ""
-            whole[len(labels) - 1 - n] += sum(ends)
-    terms = [Term("input", input, labels), Term("value", value or 0)]
-    lengths: dict[Label, int] = dict(enumerate(whole))
-    return propagate("pad", terms, ((Factor(0),), (Factor(1),)), labels, along=along, lengths=lengths)
-
-
-@pure("roll")
-def roll(input: Operand, shifts: Any, dims: Any = None) -> Result:
-    """Positions change places along dims, which are whole; without dims along all as one."""
-    named = range(len(input.shape)) if dims is None else (dims,) if isinstance(dims, int) else dims
-    return _turned("roll", input, named)
-
-
-@pure("flip")
-def flip(input: Operand, *dims: Any) -> Result:
-    """The last position first, along dims, which are whole."""
-    return _turned("flip", input, _flat(dims))
-
-
-def _turned(op: str, input: Operand, dims: Sequence[int]) -> Result:
-    labels = tuple(range(len(input.shape)))
-    instead = f"{op} the whole before it is cut"
-    along: dict[Label, str] = {_from_front(dim, len(labels)): instead for dim in dims}
-    return propagate(op, (Term("input", input, labels),), linear(), labels, along=along)
-
-
-@pure("tril", "triu")
-def tril(input: Operand, diagonal: int = 0) -> Result:
-    """Zeros on one side of a diagonal of the last two dims, which are whole."""
-    labels = tuple(range(len(input.shape)))
-    along: dict[Label, str] = dict.fromkeys(labels[-2:], "")
-    return propagate("tril", (Term("input", input, labels),), linear(), labels, along=along)

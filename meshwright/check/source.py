@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Final
 
 import torch
@@ -35,18 +36,36 @@ def line() -> str:
 
 
 def name_of(parameter: Tensor) -> str:
-    """The parameter's longest dotted name in any module; else the line that stated its type."""
-    names = [
-        name
-        for module in gc.get_objects()
-        if issubclass(type(module), nn.Module)
-        for name, other in nn.Module.named_parameters(module)
-        if other is parameter
-    ]
+    """The parameter's longest dotted name in a module that the callers hold; else the line that stated its type."""
+    names = [name for module in _held() for name, other in _parameters(module, "") if other is parameter]
     if names:
         return max(names, key=len)
     stated = read(parameter).stated
     return f"the tensor typed at {stated}" if stated else "a tensor"
+
+
+def _held() -> Iterator[nn.Module]:
+    """Modules among the local variables of all callers, and among the attributes of those.
+
+    Not among all objects of the process: to list them breaks tuples that other threads are building.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for value in list(frame.f_locals.values()):
+            attributes = object.__getattribute__(value, "__dict__") if type(value).__dictoffset__ else {}
+            for held in (value, *list(attributes.values())):
+                if issubclass(type(held), nn.Module):
+                    yield held
+        frame = frame.f_back
+
+
+def _parameters(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    """Also of a module that is being built, which does not have all it will have."""
+    for name, parameter in list(vars(module).get("_parameters", {}).items()):
+        yield prefix + name, parameter
+    for name, child in list(vars(module).get("_modules", {}).items()):
+        if child is not None:
+            yield from _parameters(child, f"{prefix}{name}.")
 
 
 def _short(path: str) -> str:

@@ -15,7 +15,7 @@ from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, R, SpmdType
-from meshwright.types.transition import CHANGES, Op, claim, step
+from meshwright.types.transition import CHANGES, Op, claim, demand_types, step
 
 
 def redistribute(x: Tensor, axis: str, *, src: SpmdType, dst: SpmdType, expert: bool = False) -> Tensor:
@@ -64,6 +64,15 @@ _CLAIM: Final = "claim"
 
 
 def _apply(x: Tensor, axis: str, src: SpmdType, dst: SpmdType, op: Op | str | None, expert: bool = False) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {axis!r}",
+                what=f"{x!r} is no tensor",
+                why="types are of tensors; a number is the same on every rank",
+                fix="torch.tensor(...), or leave the call out",
+            )
+        )
     group = _axis(axis)
     key = op, src, dst, expert
     bound = group.bound.get(key)
@@ -75,6 +84,7 @@ def _apply(x: Tensor, axis: str, src: SpmdType, dst: SpmdType, op: Op | str | No
 def _bind(
     group: Transport, src: SpmdType, dst: SpmdType, op: Op | str | None, expert: bool
 ) -> BoundStep | Literal[False]:
+    demand_types(group.name, src, dst)
     if op is _CLAIM:
         change = claim(group.name, src, dst)
     else:

@@ -30,6 +30,10 @@ WORLD: Final[Axes] = MappingProxyType({"world": BASE})
 """All ranks as one axis."""
 
 
+MOST: Final = 1_000_000
+"""Ranks of an axis: more than any machine has."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ParallelismDims:
     """How many ranks each base axis has; 1 means that the axis is off.
@@ -51,10 +55,10 @@ class ParallelismDims:
                 where=f"parallel.{field.name}",
                 what=f"{getattr(self, field.name)} ranks",
                 why="a degree counts the ranks of an axis; 1 turns the axis off",
-                fix=f"parallel.{field.name} = 1 or more",
+                fix=f"parallel.{field.name} = 1 to {MOST}",
             )
             for field in fields(self)
-            if getattr(self, field.name) < 1
+            if not 1 <= getattr(self, field.name) <= MOST
         ]
         if not problems and self.tp % self.tp_copy:
             problems = [

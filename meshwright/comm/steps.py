@@ -29,12 +29,15 @@ class BoundStep:
 
     def __init__(self, step: Step, group: Transport, forward: BoundStep | None = None) -> None:
         self.step, self.group = step, group
+        self.dims = _demanded_dims(step, group)
         self.run: Local = _LOCAL[step.op](step, group) if group.size > 1 or V in (step.src, step.dst) else _same
         self.backward: BoundStep = forward or BoundStep(step.backward, group, self)
 
     def __call__(self, x: Tensor) -> Tensor:
         if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py
             return handle_torch_function(BoundStep.__call__, (x,), self, x)
+        if x.dim() < self.dims:
+            raise SpmdTypeError(_too_few_dims(self.step, x))
         return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -51,6 +54,35 @@ class Carry(torch.autograd.Function):
         back = ctx.bound.backward
         (grad,) = grads
         return (back(grad) if grad.requires_grad else back.run(grad)), None
+
+
+def _demanded_dims(step: Step, group: Transport) -> int:
+    """How many dims a tensor has at least, to be sharded as the step says.
+
+    Errors: `SpmdTypeError` where a shard states the lengths of another number of ranks.
+    """
+    shards = [kind for kind in (step.src, step.dst) if isinstance(kind, Shard)]
+    for kind in shards:
+        if kind.sizes is not None and len(kind.sizes) != group.size:
+            raise SpmdTypeError(
+                Problem(
+                    where=f"axis {step.axis!r}",
+                    what=f"{kind!r} states {len(kind.sizes)} lengths, and the axis has {group.size} ranks",
+                    why="every rank has a length of its own",
+                    fix=f"S({kind.dim}, sizes=...) with {group.size} lengths",
+                )
+            )
+    return max((kind.dim + 1 for kind in shards), default=0)
+
+
+def _too_few_dims(step: Step, x: Tensor) -> Problem:
+    shard = max((kind for kind in (step.src, step.dst) if isinstance(kind, Shard)), key=lambda kind: kind.dim)
+    return Problem(
+        where=f"axis {step.axis!r}",
+        what=f"{step}: a tensor of {x.dim()} dims {tuple(x.shape)} has no dim for {shard!r}",
+        why="S(dim) counts the dims of the tensor from 0",
+        fix=f"S(dim) with dim below {x.dim()}" if x.dim() else "R, I or P: a scalar has no dim to shard",
+    )
 
 
 def _same(x: Tensor) -> Tensor:

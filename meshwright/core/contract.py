@@ -110,6 +110,14 @@ class _Compiler:
             src, dst = f"in_src_shardings[{name!r}]", f"in_dst_shardings[{name!r}]"
             if not self.known(name, tuple(arguments(self.module)), src if name in sources else dst, "argument"):
                 continue
+            default = inspect.signature(type(self.module).forward).parameters[name].default
+            if isinstance(default, Tensor):
+                self.say(
+                    src,
+                    f"{name!r} has a tensor as its default",
+                    "what is not passed does not cross the boundary",
+                    f"{name}: Tensor | None = None, and make it inside forward",
+                )
             if name in sources:
                 found[name] = self.transition(sources[name], src, targets.get(name, sources[name]), dst)
             else:

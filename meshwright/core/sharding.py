@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.core.tree import map_tree
+from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import SpmdType
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
@@ -69,4 +70,11 @@ def _layout(declared: Layout | None) -> SpmdLayout | None:
 
 
 def _named(layouts: Mapping[str, Layout]) -> dict[str, SpmdLayout]:
+    """Errors: `SpmdTypeError` for what is not {name: {axis: type}}."""
+    if not isinstance(layouts, Mapping) or isinstance(layouts, SpmdLayout):
+        raise SpmdTypeError(
+            Problem(
+                where="in_shardings", what=f"{layouts!r} names no argument", fix='{"x": {axis: type}}: a layout by name'
+            )
+        )
     return {name: SpmdLayout(layout) for name, layout in layouts.items()}

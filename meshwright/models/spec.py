@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.errors import ConfigError, Problem
@@ -12,6 +12,10 @@ from meshwright.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from meshwright.models.decoder import Decoder
     from meshwright.models.layouts import Plan
+
+
+MOST: Final = 10_000_000
+"""Of anything that a model counts."""
 
 
 @dataclass(kw_only=True)
@@ -22,12 +26,12 @@ class ModelSpec(ABC):
     """number of tokens in the vocabulary"""
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the numbers under every layout: whole numbers count something, so they are 1 or more."""
+        """What is wrong with the numbers under every layout: whole numbers count something, from 1 to `MOST`."""
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
         return [
-            Problem(where=f"model.{name}", what=f"{count}", fix=f"{_flag(name)} 1 or more")
+            Problem(where=f"model.{name}", what=f"{count}", fix=f"{_flag(name)} from 1 to {MOST}")
             for name, count in counts.items()
-            if type(count) is int and count < 1
+            if type(count) is int and not 1 <= count <= MOST
         ]
 
     @abstractmethod

@@ -83,7 +83,7 @@ _RANGES: Final[Mapping[str, _Range]] = {
     "optimizer.floor": _SHARE,
     "optimizer.beta1": _MEAN,
     "optimizer.beta2": _MEAN,
-    "optimizer.epsilon": _POSITIVE,
+    "optimizer.epsilon": _Range(lambda number: 0 < number < math.inf, "above 0, and finite"),
     "optimizer.weight_decay": _NOT_NEGATIVE,
 }
 

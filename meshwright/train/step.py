@@ -59,7 +59,10 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
 
 
 def validate(run: Assembly, batches: Iterable[Batch]) -> float:
-    """Mean loss in nats per valid token over `batches`, on all ranks alike; every rank gives as many batches."""
+    """Mean loss in nats per valid token over `batches`, on all ranks alike; every rank gives as many batches.
+
+    Errors: `RunError` on all ranks alike where it is not finite.
+    """
     total = torch.zeros((), device=run.device)
     valid = torch.zeros((), device=run.device, dtype=torch.int64)
     with torch.no_grad(), run.backend.scope():
@@ -68,7 +71,17 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
             valid += (batch.labels != IGNORE).sum().to(run.device)
         total = shown_loss(run, total)
         valid = shown_loss(run, valid)
-    return (total / valid.clamp(min=1)).item()
+    mean = (total / valid.clamp(min=1)).item()
+    if not math.isfinite(mean):
+        raise RunError(
+            Problem(
+                where="validation",
+                what=f"loss {mean}",
+                why="the last update left weights that compute nothing finite",
+                fix="a lower optimizer.rate, or a longer optimizer.warmup",
+            )
+        )
+    return mean
 
 
 def loss_sum(run: Assembly, batch: Batch) -> Tensor:

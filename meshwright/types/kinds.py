@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from meshwright.errors import Problem, SpmdTypeError
+
 
 class SpmdType:
     """The type of a tensor on one axis. Use `R`, `I`, `V`, `P` and `S(i)`; there are no others."""
@@ -50,11 +52,15 @@ class Shard(SpmdType):
 
     def __new__(cls, dim: int, sizes: tuple[int, ...] | None = None) -> Shard:
         if not isinstance(dim, int) or dim < 0:
-            raise ValueError(f"S(dim) takes a dim counted from the front, 0 or more; got {dim!r}")
+            raise SpmdTypeError(
+                Problem(where=f"S({dim!r})", what="dims are counted from the front, 0 or more", fix="S(0), S(1), ...")
+            )
         if sizes is not None:
             sizes = tuple(sizes)
             if any(size < 0 for size in sizes):
-                raise ValueError(f"S({dim}) got a negative shard size in {sizes}")
+                raise SpmdTypeError(
+                    Problem(where=f"S({dim}, {sizes})", what="a shard of negative length", fix="lengths of 0 or more")
+                )
         found = cls._interned.get((dim, sizes))
         if found is None:
             found = super().__new__(cls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import P, Shard, SpmdType, split_sizes
 
 
@@ -23,12 +24,24 @@ class SpmdLayout(Mapping[str, SpmdType]):
     def __new__(cls, types: Mapping[str, SpmdType]) -> SpmdLayout:
         if isinstance(types, SpmdLayout):
             return types
+        if not isinstance(types, Mapping):
+            raise SpmdTypeError(
+                Problem(
+                    where="layout", what=f"{types!r} is no layout", fix='{"dp": S(0), "tp": R}: a type for each axis'
+                )
+            )
         orders: dict[int, list[str]] = {}
         for axis, kind in types.items():
             if not isinstance(axis, str):
-                raise TypeError(f"a layout maps axis names to types; got the axis {axis!r}")
+                raise SpmdTypeError(
+                    Problem(where="layout", what=f"a layout maps axis names to types; got the axis {axis!r}")
+                )
             if not isinstance(kind, SpmdType):
-                raise TypeError(f"the type on axis {axis!r} is one of R, I, V, P, S(i); got {kind!r}")
+                raise SpmdTypeError(
+                    Problem(
+                        where="layout", what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {kind!r}"
+                    )
+                )
             if isinstance(kind, Shard):
                 orders.setdefault(kind.dim, []).append(axis)
         key = frozenset(types.items()), frozenset((dim, *axes) for dim, axes in orders.items())

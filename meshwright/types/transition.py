@@ -157,3 +157,17 @@ def _refused(axis: str, src: SpmdType, dst: SpmdType, key: str) -> Problem:
         why="a sum over ranks is pending only in P" if "P" in key else "",
         fix=f"from {src!r} these can be reached: {', '.join(reachable)}",
     )
+
+
+def demand_types(axis: str, *kinds: object) -> None:
+    """Errors: `SpmdTypeError` for what is no type."""
+    for kind in kinds:
+        if not isinstance(kind, SpmdType):
+            raise SpmdTypeError(
+                Problem(
+                    where=f"axis {axis!r}",
+                    what=f"{kind!r} is no type",
+                    why="a tensor has a type on each axis",
+                    fix="one of R, I, V, P, S(dim)",
+                )
+            )

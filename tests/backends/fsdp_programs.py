@@ -80,6 +80,17 @@ def gradient_of_contributions(
     return [grad.clone() for grad in found], gradients.total_norm(found).item()
 
 
+def summed_after(rank: int, dims: ParallelismDims, synced: Sequence[bool]) -> list[bool]:
+    """Whether a sum is at rest after each pass, of which some are `synced`."""
+    mine = member(rank, dims, sums())
+    there = []
+    for last in synced:
+        mine.backend.storage.accumulate(mine.module, last=last)
+        mine.module(torch.ones(1, 4)).sum().backward()
+        there.append(mine.module.w.grad is not None)
+    return there
+
+
 @dataclass
 class Kinds:
     """Types by name, at rest and in compute."""

@@ -67,6 +67,10 @@ class TestGradients:
         for (w, u), _ in ranks(4).run(programs.gradient_of_contributions, dims, 3, synced, range(4)):
             assert set(w.tolist()) == set(u.tolist()) == {30.0}
 
+    def test_no_sum_is_made_before_the_last_pass(self):
+        synced = [False, False, True]
+        assert ranks(4).run(programs.summed_after, ParallelismDims(dp_shard=4), synced) == [synced] * 4
+
     @pytest.mark.parametrize("dims", DATA, ids=str)
     @pytest.mark.parametrize("users", [[], [1], [0, 3]], ids=str)
     @pytest.mark.parametrize("passes", [1, 2])

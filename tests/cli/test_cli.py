@@ -166,4 +166,4 @@ def test_more_processes_than_the_degrees_say_is_refused_before_any_starts(
 @pytest.mark.parametrize("flag", ["--launch.processes", "--launch.threads"])
 def test_less_than_one_process_or_thread_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "llama3_debug", flag, "0"]) == 2
-    assert f"fix: {flag} 1 or more" in capsys.readouterr().err
+    assert f"fix: {flag} from 1 to 4096" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.core.sharding import LocalMapConfig, ShardingConfig
+from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
@@ -57,5 +58,5 @@ def test_an_input_of_a_region_has_a_gradient_layout_or_none_by_name():
 
 @pytest.mark.parametrize("wrong", [{"tp": "R"}, {"tp": 0}, {0: R}])
 def test_what_is_no_type_is_refused(wrong):
-    with pytest.raises(TypeError, match=r"a layout maps axis names to types|the type on axis"):
+    with pytest.raises(SpmdTypeError, match=r"a layout maps axis names to types|the type on axis"):
         ShardingConfig(state_shardings={"weight": wrong})

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, Shard, V, split_sizes
 from tests.sampling import kinds
 
@@ -56,12 +57,12 @@ def test_types_print_as_they_are_written():
 
 @pytest.mark.parametrize("dim", [-1, "0", None, 0.0])
 def test_a_shard_names_a_dim_counted_from_the_front(dim):
-    with pytest.raises(ValueError, match="counted from the front"):
+    with pytest.raises(SpmdTypeError, match="counted from the front"):
         Shard(dim)
 
 
 def test_a_shard_has_no_negative_size():
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(SpmdTypeError, match="negative"):
         S(0, (3, -1))
 
 

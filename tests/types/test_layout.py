@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, V
 from meshwright.types.layout import SpmdLayout
 from tests.sampling import AXES, layouts
@@ -55,9 +56,9 @@ def test_sharded_and_partial_axes():
 
 
 def test_a_layout_maps_axis_names_to_types():
-    with pytest.raises(TypeError, match="axis 3"):
+    with pytest.raises(SpmdTypeError, match="axis 3"):
         SpmdLayout({3: R})
-    with pytest.raises(TypeError, match="'tp' is one of R, I, V, P"):
+    with pytest.raises(SpmdTypeError, match="'tp' is one of R, I, V, P"):
         SpmdLayout({"tp": "R"})
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 
 SMALLEST_VOCAB = 257  # every byte and the end-of-text token
+LARGEST_VOCAB = 10_000_000  # more would name rarer words than any text has
 
 
 @dataclass(kw_only=True)
@@ -42,12 +43,12 @@ def check(config: DataConfig) -> list[Problem]:
     """What is wrong with the values themselves, before any file is looked at."""
     rules = (
         (
-            config.tokenizer is None and config.vocab < SMALLEST_VOCAB,
+            config.tokenizer is None and not SMALLEST_VOCAB <= config.vocab <= LARGEST_VOCAB,
             Problem(
                 where="data.vocab",
-                what=f"{config.vocab} is too small",
+                what=f"{config.vocab} is too {'small' if config.vocab < SMALLEST_VOCAB else 'large'}",
                 why="a byte-level tokenizer has a token for each of the 256 bytes and one for the end of a text",
-                fix=f"a vocab of at least {SMALLEST_VOCAB}",
+                fix=f"a vocab of {SMALLEST_VOCAB} to {LARGEST_VOCAB}",
             ),
         ),
         (

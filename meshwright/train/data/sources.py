@@ -146,7 +146,14 @@ def _files_below(root: str, without: frozenset[str] = frozenset()) -> list[str]:
 
 
 def _file(name: str, *, kind: str) -> Source:
-    state = os.stat(name)
+    """Errors: `DataError` for a link that leads nowhere, and for what cannot be looked at."""
+    try:
+        state = os.stat(name)
+    except OSError as error:
+        what = f"a link to {os.readlink(name)!r}, which is not there" if os.path.islink(name) else error.strerror
+        raise DataError(
+            Problem(where=name, what=what or str(error), fix="remove it, or mend what it leads to")
+        ) from error
     return Source(kind, name, state.st_size, state.st_mtime_ns)
 
 
@@ -170,6 +177,12 @@ def _kind(name: str) -> str:
 def _absent(name: str) -> Problem:
     if not name:
         return Problem(where="data.path", what="an empty name", fix="the name of a file or folder")
+    if os.path.islink(name):
+        return Problem(
+            where="data.path",
+            what=f"{name!r} is a link to {os.readlink(name)!r}, which is not there",
+            fix="an existing file or folder",
+        )
     missing = Path(os.path.abspath(name))
     while not missing.parent.exists():
         missing = missing.parent

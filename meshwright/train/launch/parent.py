@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshwright import recipes, terminal
 from meshwright.errors import ConfigError, Problem, RunError
@@ -19,6 +19,10 @@ from meshwright.train.show.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
+
+
+MOST: Final = 4096
+"""Processes on a machine, and threads of a process."""
 
 
 def is_rank() -> bool:
@@ -77,9 +81,9 @@ def _rank(recipe: str, config: TrainConfig) -> int:
 
 def _processes(config: TrainConfig) -> int:
     problems = [
-        Problem(where=f"launch.{name}", what=f"{value} {name}", fix=f"--launch.{name} 1 or more")
+        Problem(where=f"launch.{name}", what=f"{value} {name}", fix=f"--launch.{name} from 1 to {MOST}")
         for name, value in (("processes", config.launch.processes), ("threads", config.launch.threads))
-        if value is not None and value < 1
+        if value is not None and not 1 <= value <= MOST
     ]
     if problems:
         raise ConfigError(problems)
