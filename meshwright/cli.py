@@ -73,9 +73,7 @@ def _train(arguments: Sequence[str]) -> int:
         return 0
     if not arguments or arguments[0].startswith("-"):
         found = f"{arguments[0]!r} where the recipe belongs" if arguments else "no recipe"
-        raise ConfigError(
-            Problem(where="meshwright train", what=found, fix=f"meshwright train {(*recipes.names(), './mine.py')[0]}")
-        )
+        raise ConfigError(Problem(where="meshwright train", what=found, fix=f"meshwright train {recipes.FIRST}"))
     from meshwright import flags
     from meshwright.train.launch.parent import train
 

@@ -101,7 +101,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
     Upper and lower case are alike, and so are a word and one that begins with it: x and x_BLD.
     """
-    known = {other.lower(): other for other in reversed(names)}
+    known = {other.lower(): other for other in reversed(names) if other != name}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     close = close or [other for other in known if name and other.startswith(name.lower())][:1]
     return f", did you mean {known[close[0]]!r}?" if close else ""

@@ -27,11 +27,11 @@ class ModelSpec(ABC):
 
     def problems(self) -> list[Problem]:
         """What is wrong with the numbers under every layout: whole numbers count something, from 1 to `MOST`."""
-        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        counts = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "int"}
         return [
-            Problem(where=f"model.{name}", what=f"{count}", fix=f"{_flag(name)} from 1 to {MOST}")
+            Problem(where=f"model.{name}", what=f"{count!r}", fix=f"{_flag(name)} from 1 to {MOST}")
             for name, count in counts.items()
-            if type(count) is int and not 1 <= count <= MOST
+            if type(count) is not int or not 1 <= count <= MOST
         ]
 
     @abstractmethod

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meshwright.errors import ConfigError, MeshwrightError, Problem, nearest
 
@@ -17,11 +18,19 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent
 """The folder of the recipes that come with meshwright."""
+FIRST: Final = "llama3_debug"
+"""The recipe to begin with: it runs on any machine."""
 
 
 def names() -> tuple[str, ...]:
     """The recipes that come with meshwright."""
-    return tuple(sorted(file.stem for file in SHIPPED.glob("*.py") if not file.stem.startswith("_")))
+    found = (file.stem for file in SHIPPED.glob("*.py") if not file.stem.startswith("_"))
+    return tuple(sorted(found, key=lambda name: (name != FIRST, _with_numbers(name))))
+
+
+def _with_numbers(name: str) -> list[tuple[int, str]]:
+    """A key that sorts llama3_8b before llama3_70b."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def summary(name: str) -> str:
@@ -101,13 +110,13 @@ def _run(file: Path) -> ModuleType:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(_failed(file, error)) from error
     return module
 
 
-def _failed(file: Path, error: Exception) -> list[Problem]:
+def _failed(file: Path, error: BaseException) -> list[Problem]:
     where = f"{file}:{_line(file, error)}"
     if isinstance(error, MeshwrightError):
         return [
@@ -118,12 +127,17 @@ def _failed(file: Path, error: Exception) -> list[Problem]:
     return [Problem(where=where, what=f"the recipe fails: {type(error).__name__}: {reason}")]
 
 
-def _line(file: Path, error: Exception) -> int:
+def _line(file: Path, error: BaseException) -> int:
     """The last line of the recipe that was running."""
-    if isinstance(error, SyntaxError) and error.filename == str(file):
+    if isinstance(error, SyntaxError) and _same_file(error.filename, file):
         return error.lineno or 1
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if _same_file(frame.filename, file)]
     return lines[-1] or 1 if lines else 1
+
+
+def _same_file(name: str | None, file: Path) -> bool:
+    return name is not None and Path(name).resolve() == file.resolve()
 
 
 def _kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from meshwright.comm.grid import WORLD, ParallelismDims
 from meshwright.comm.process_groups import ProcessGroups
 from meshwright.comm.scope import View
 from meshwright.comm.transport import Transport
+from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
@@ -47,9 +49,23 @@ def run_dims(config: TrainConfig) -> ParallelismDims:
 
 
 def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config]:
-    """The module configs with their shardings."""
+    """The module configs with their shardings. Errors: `ConfigError` where `layouts` fails."""
     modules = config.model.modules()
-    config.layouts(config.model, modules, Plan(sequence_parallel=config.parallel.sequence_parallel))
+    plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
+    try:
+        config.layouts(config.model, modules, plan)
+    except MeshwrightError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            Problem(
+                where=f"layouts, {frame.filename}:{frame.lineno}",
+                what=f"{type(error).__name__}: {error}",
+                why="layouts(spec, modules, plan) attaches a sharding_config to each module's config",
+                fix="begin it with spec.declare(modules, plan), then change what is to be changed",
+            )
+        ) from error
     return modules, CrossEntropy.Config(vocab=config.model.vocab, sharding_config=loss_sharding())
 
 

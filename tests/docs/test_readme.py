@@ -40,7 +40,7 @@ def commands() -> list[list[str]]:
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which a reader has saved the examples, and has text of their own."""
-    for name in ("mine.py", "layouts.py"):
+    for name in ("mine.py", "layouts.py", "mlp.py"):
         (tmp_path / name).write_text(example(name))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -67,6 +67,18 @@ def test_the_layouts_example_changes_what_it_says(reader):
     config = recipes.find("./layouts.py")
     preflight(config, 4)
     assert config.layouts.__name__ == "layouts"
+
+
+def test_the_types_alone(reader):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["{tp:S(1)}"] * 2
+    wrong = example("mlp.py").replace("src=spmd.P, dst=spmd.S(1)", "src=spmd.R, dst=spmd.S(1)")
+    (reader / "mlp.py").write_text(wrong)
+    ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "SpmdTypeError: mlp.py:" in ended.stderr
 
 
 def test_the_first_recipe_learns(reader):

@@ -36,7 +36,7 @@ def supervise(
     returned if all went well. However this function is left, no rank is left running. Errors: SystemExit with 128 + its
     number on a signal, KeyboardInterrupt on Ctrl-C.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the failure is told once, by us
+    logging.disable(logging.ERROR)  # the agent's loggers have levels of their own; what fails is told once, by us
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

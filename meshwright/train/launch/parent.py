@@ -41,7 +41,7 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
         return _rank(recipe, config)
     processes = _processes(config)
     folder, corpus = _prepare(recipe, config, processes)
-    command = [sys.executable, "-m", "meshwright", *arguments]
+    command = [sys.executable, "-P", "-m", "meshwright", *arguments]  # -P: a file of this folder shadows no import
     try:
         launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads), CORPUS: corpus})
     except KeyboardInterrupt:

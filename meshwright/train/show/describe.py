@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from meshwright.comm.grid import ParallelismDims
 from meshwright.models.layouts import Plan
 from meshwright.train.assemble import Assembly
 from meshwright.train.config import TrainConfig
@@ -30,13 +31,17 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
     return {
         "model": _numbers(config),
         "parameters": f"{short(count)}, at most {short(stored)} on a rank",
-        "mesh": f"{run.backend.dims} = {run.backend.dims.world} ranks on {device}, backend {config.parallel.backend}",
+        "mesh": f"{_ranks(run.backend.dims)} on {device}, backend {config.parallel.backend}",
         "layouts": _layouts(config, run),
         "data": f"{short(corpus.train_tokens)} tokens in {short(corpus.train_documents)} documents, "
         f"{short(corpus.validation_tokens)} more for validation",
         "steps": f"{training.steps} of {training.batch} x {training.length} tokens",
         "run": str(folder.path),
     }
+
+
+def _ranks(dims: ParallelismDims) -> str:
+    return f"{dims} = {dims.world} ranks" if dims.world > 1 else str(dims)
 
 
 def _numbers(config: TrainConfig) -> str:

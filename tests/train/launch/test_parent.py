@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,7 +115,7 @@ def test_torchrun_is_told_the_cause_too(folder: RunFolder) -> None:
     behaviour = [str(parent_program.PROGRAM), "refuse", str(folder.path)]
     ended = subprocess.run([*torchrun, *behaviour], capture_output=True, text=True, timeout=LONG)
     assert ended.returncode == 1
-    assert "rank 1: step 3: the loss is nan\n  fix: a lower rate\n" in ended.stderr
+    assert re.search(r"rank [01]: step 3: the loss is nan\n  fix: a lower rate\n", ended.stderr)  # whoever was first
     assert "Root Cause (first observed failure)" in ended.stderr
     assert "meshwright.errors.RunError" in ended.stderr.partition("Root Cause")[2]
 
