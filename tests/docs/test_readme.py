@@ -73,7 +73,7 @@ def test_the_types_alone(reader):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["{tp:S(1)}"] * 2
+    assert ended.stdout.count("{tp:S(1)}") == 2
     wrong = example("mlp.py").replace("src=spmd.P, dst=spmd.S(1)", "src=spmd.R, dst=spmd.S(1)")
     (reader / "mlp.py").write_text(wrong)
     ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
