@@ -121,7 +121,7 @@ def op_list(step: Callable[[], object]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=200, help="steps of each kind")
+    parser.add_argument("--repeat", type=int, default=600, help="steps of each kind")
     parser.add_argument("--rows", type=int, default=1, help="sequences of a rank")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -84,9 +84,11 @@ class Fsdp(Storage):
         )
 
     def local(self, value: Tensor) -> Tensor:
-        if not isinstance(value, DTensor):
+        if type(value) is not DTensor:  # its isinstance goes through a metaclass, and this runs for every gradient
             return value.detach()
-        with torch.no_grad():
+        if not torch.is_grad_enabled():
+            return value.to_local()
+        with torch.no_grad():  # entered only where it changes something: this is called for every gradient of a step
             return value.to_local()
 
     def accumulate(self, model: nn.Module, last: bool) -> None:

@@ -209,7 +209,7 @@ def _shard(kind: SpmdType) -> tuple[int, tuple[int, ...] | None]:
 
 def _leads(x: Tensor, dim: int) -> bool:
     """No dim before `dim` holds more than one entry: pieces along `dim` lie end to end in memory."""
-    return x.shape[:dim].numel() == 1
+    return x.shape[0] == 1 if dim == 1 else x.shape[:dim].numel() == 1
 
 
 def _numel(shape: tuple[int, ...]) -> int:
