@@ -45,6 +45,11 @@ def started(folder: RunFolder) -> list[int]:
     return [int(file.read_text()) for file in folder.path.glob("here*") if file.read_text()]
 
 
+def hears_ctrl_c() -> None:
+    """A shell starts what runs in its background deaf to it, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def is_gone(process: int) -> bool:
     """Whether it has ended, be it that nobody has asked for its exit code yet."""
     try:
@@ -133,7 +138,8 @@ def test_a_rank_that_quits_amid_the_run_has_failed(folder: RunFolder) -> None:
     ],
 )
 def test_no_rank_outlives_its_parent(ending: signal.Signals, code: int, folder: RunFolder) -> None:
-    parent = subprocess.Popen([sys.executable, parent_program.__file__, str(folder.path)], stderr=subprocess.DEVNULL)
+    command = [sys.executable, parent_program.__file__, str(folder.path)]
+    parent = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=hears_ctrl_c)
     wait_until(lambda: len(started(folder)) == 2)
     ranks = started(folder)
     parent.send_signal(ending)
