@@ -36,6 +36,7 @@ def supervise(
     returned if all went well. However this function is left, no rank is left running. Errors: SystemExit with 128 + its
     number on a signal, KeyboardInterrupt on Ctrl-C.
     """
+    disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)  # the agent's loggers have levels of their own; what fails is told once, by us
     config = LaunchConfig(
         min_nodes=1,
@@ -59,6 +60,8 @@ def supervise(
         if end.sigval.name == "SIGINT":
             raise KeyboardInterrupt from None
         raise SystemExit(128 + end.sigval) from None
+    finally:
+        logging.disable(disabled)
     return ()
 
 
