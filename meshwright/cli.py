@@ -6,31 +6,37 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from meshwright import __version__, recipes, terminal
 from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, nearest
 from meshwright.train.show.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from meshwright.train.config import TrainConfig
+
 HELP = ("-h", "--help")
+JSON: Final = "--json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """One word after `meshwright`.
 
-    run: the arguments after that word -> exit code
+    run: the arguments after that word -> exit code; more: lines of its help
     """
 
     usage: str
     summary: str
     run: Callable[[Sequence[str]], int]
+    more: tuple[str, ...] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code.
 
-    0 all is well, 1 the run failed, 2 the command line, the recipe or the data is wrong, 130 stopped with Ctrl-C. What
-    meshwright raises on purpose is shown as one message.
+    0 all is well, 1 the run failed or what was checked is wrong, 2 the command line, the recipe or the data is wrong,
+    130 stopped with Ctrl-C. What meshwright raises on purpose is shown as one message.
     """
     try:
         return _dispatch(sys.argv[1:] if argv is None else list(argv))
@@ -68,18 +74,46 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    if arguments and arguments[0] in HELP:
-        terminal.out().print(_train_help(), soft_wrap=True)
+    if _asks_for_help("train", arguments):
         return 0
-    if not arguments or arguments[0].startswith("-"):
-        found = f"{arguments[0]!r} where the recipe belongs" if arguments else "no recipe"
-        raise ConfigError(Problem(where="meshwright train", what=found, fix=f"meshwright train {recipes.FIRST}"))
-    from meshwright import flags
+    recipe, config = _recipe("train", arguments)
     from meshwright.train.launch.parent import train
 
-    recipe, *rest = arguments
-    config = flags.parse(recipes.find(recipe), rest, program=f"meshwright train {recipe}")
     return train(recipe, config, ["train", *arguments])
+
+
+def _check(arguments: Sequence[str]) -> int:
+    if _asks_for_help("check", arguments):
+        return 0
+    as_json = JSON in arguments
+    recipe, config = _recipe("check", [argument for argument in arguments if argument != JSON])
+    from meshwright.audit import check, document, show
+
+    report = check(config, recipe)
+    if as_json:
+        sys.stdout.write(f"{document(report)}\n")
+    else:
+        show(report, terminal.out())
+    return 0 if report.right else 1
+
+
+def _asks_for_help(word: str, arguments: Sequence[str]) -> bool:
+    """Whether the help of a command was asked for; it is shown then."""
+    asked = bool(arguments) and arguments[0] in HELP
+    if asked:
+        terminal.out().print(_command_help(word), soft_wrap=True)
+    return asked
+
+
+def _recipe(word: str, arguments: Sequence[str]) -> tuple[str, TrainConfig]:
+    """The recipe that a command is given, with the flags that follow it."""
+    if not arguments or arguments[0].startswith("-"):
+        found = f"{arguments[0]!r} where the recipe belongs" if arguments else "no recipe"
+        raise ConfigError(Problem(where=f"meshwright {word}", what=found, fix=f"meshwright {word} {recipes.FIRST}"))
+    from meshwright import flags
+
+    recipe, *rest = arguments
+    return recipe, flags.parse(recipes.find(recipe), rest, program=f"meshwright {word} {recipe}")
 
 
 def _help() -> str:
@@ -98,19 +132,21 @@ def _help() -> str:
     )
 
 
-def _train_help() -> str:
+def _command_help(word: str) -> str:
+    command = COMMANDS[word]
     width = max((len(name) for name in recipes.names()), default=0)
     return "\n".join(
         [
-            f"usage: {COMMANDS['train'].usage}",
+            f"usage: {command.usage}",
             "",
-            COMMANDS["train"].summary[0].upper() + COMMANDS["train"].summary[1:] + ".",
+            command.summary[0].upper() + command.summary[1:] + ".",
+            *command.more,
             "",
             "RECIPE is one of these names, or the path of an own file, ./mine.py, that ends in `config = ...`:",
             "",
             *(f"  {name:<{width}}  {recipes.summary(name)}".rstrip() for name in recipes.names()),
             "",
-            "Every field of a recipe is a flag; `meshwright train RECIPE --help` lists them with its values.",
+            f"Every field of a recipe is a flag; `meshwright {word} RECIPE --help` lists them with its values.",
         ]
     )
 
@@ -120,6 +156,12 @@ COMMANDS = {
         usage="meshwright train RECIPE [--section.field value ...]",
         summary="train a recipe on this machine's processes; under torchrun, on many machines",
         run=_train,
+    ),
+    "check": Command(
+        usage="meshwright check RECIPE [--json] [--section.field value ...]",
+        summary="judge a recipe's layouts and types, and say what its ranks send; without devices",
+        run=_check,
+        more=("It ends with 0 if all is right, with 1 if anything is wrong. --json prints one JSON document.",),
     ),
 }
 """The commands, in the order in which the help lists them."""

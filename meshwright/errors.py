@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from meshwright.codes import Code
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -26,15 +28,19 @@ class Problem:
     what:  what was found, with the values
     why:   the reason in one sentence ("" where `what` says it all)
     fix:   what to write instead ("" where only the user can know)
+    code:  its kind, where there is a page on it
     """
 
     where: str
     what: str
     why: str = ""
     fix: str = ""
+    code: Code | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.code is not None:
+            lines[0] += f" [{self.code.value}]"
         if self.why:
             lines.append(f"  why: {self.why}")
         if self.fix:

@@ -16,6 +16,7 @@ from meshwright.types.kinds import I, P, R, Shard, SpmdType, V, split_sizes
 from meshwright.types.layout import SpmdLayout
 
 Layout = Mapping[str, SpmdType]
+Factors = Sequence[Sequence[int]]
 
 
 def sample(shape: Iterable[int], seed: int) -> Tensor:
@@ -24,11 +25,19 @@ def sample(shape: Iterable[int], seed: int) -> Tensor:
     return torch.randint(-4, 5, tuple(shape), generator=generator).double()
 
 
-def local(layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int) -> Tensor:
+def local(
+    layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int, factors: Factors | None = None
+) -> Tensor:
     """What `rank` holds of `whole`, which has a leading dim for each axis of type V, in the layout's order.
 
-    Parts of a sum are all different, and so are their sums over some of the ranks.
+    Parts of a sum are all different, and so are their sums over some of the ranks. factors: of each dim of a tensor
+    of which some dim is a product; the layout counts them.
     """
+    if factors is not None:
+        lists = tuple(whole.shape[: sum(kind is V for kind in layout.values())])
+        held = local(layout, whole.reshape(*lists, *(n for dim in factors for n in dim)), dims, rank)
+        lengths = iter(held.shape)
+        return held.reshape([math.prod(next(lengths) for _ in dim) for dim in factors])
     layout, degree, index = SpmdLayout(layout), dims.degrees(), dims.index(rank)
     for axis, kind in layout.items():
         if kind is V:
@@ -45,9 +54,20 @@ def local(layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int) -> Te
     return whole.clone()
 
 
-def denoted(layout: Layout, parts: Sequence[Tensor], dims: ParallelismDims) -> Tensor:
-    """The tensor that `parts`, one for each rank, denote; ranks that hold the same value must hold the same bits."""
+def denoted(
+    layout: Layout, parts: Sequence[Tensor], dims: ParallelismDims, factors: Factors | None = None
+) -> Tensor:
+    """The tensor that `parts`, one for each rank, denote; ranks that hold the same value must hold the same bits.
+
+    factors: of each dim of a tensor of which some dim is a product; the layout counts them.
+    """
     layout = SpmdLayout(layout)
+    if factors is not None:
+        lengths = tuple(n for dim in factors for n in dim)
+        shape = layout.local_shape(lengths, dims.degrees(), dims.index(0))
+        whole = denoted(layout, [part.reshape(shape) for part in parts], dims)
+        lists = tuple(whole.shape[: whole.dim() - len(lengths)])
+        return whole.reshape(*lists, *(math.prod(dim) for dim in factors))
     lists = [axis for axis, kind in layout.items() if kind is V]
     axes = (*lists, *(axis for axis in layout if axis not in lists))
     return _denoted(axes, layout, [(dims.index(rank), part) for rank, part in enumerate(parts)], dims.degrees())

@@ -32,8 +32,9 @@ BELOW: Mapping[str, tuple[str, ...]] = {
     "flags": ("errors",),
     "train/data": ("errors",),
     "train": ("train/data", "backends", "models", "core", "comm", "types", "errors", "terminal", "recipes", "version"),
+    "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors"),
     "recipes": ("train", "models", "errors"),
-    "cli": ("recipes", "flags", "train", "terminal", "errors", "version"),
+    "cli": ("recipes", "flags", "audit", "train", "terminal", "errors", "version"),
     "__main__": ("cli",),
 }
 """Room -> the rooms that it may import from; its own goes without saying."""
@@ -89,14 +90,14 @@ def upward(root: Path) -> list[str]:
 
 
 def eager(root: Path) -> list[str]:
-    """Imports of the checker as a module is loaded: a program that runs unchecked never loads it."""
+    """Imports of the checker, or of the audit, as a module is loaded: a program that runs unchecked never loads it."""
     return [
         f"{file.relative_to(root)} imports {module}"
         for file in files(root)
-        if room_of(module_of(file, root)) != "check"
+        if room_of(module_of(file, root)) not in ("check", "audit")
         for node in ast.parse(file.read_text()).body
         for module in imported_by(node)
-        if room_of(module) == "check"
+        if room_of(module) in ("check", "audit")
     ]
 
 
@@ -197,6 +198,7 @@ BROKEN = [
     ("imports", "backends/bad.py", MODULE + "from meshwright.train.loss import LOSS\n"),
     ("checker", "spmd.py", MODULE + "from meshwright.check import typecheck\n"),
     ("checker", "cli.py", MODULE + "import meshwright.check.mode\n"),
+    ("checker", "cli.py", MODULE + "from meshwright.audit import check\n"),
     ("recipes", "recipes/bad.py", MODULE + "from meshwright.train.step import train_step\n"),
     ("length", "types/bad.py", MODULE + "x = 1\n" * LONGEST),
     ("forbidden", "core/bad.py", MODULE + "assert isinstance(x, DTensor)\n"),

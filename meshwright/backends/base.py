@@ -12,7 +12,8 @@ from meshwright.backends.storage import Storage
 from meshwright.comm.grid import Axes, ParallelismDims
 from meshwright.comm.scope import View, set_current_mesh
 from meshwright.comm.transport import Reduction
-from meshwright.core.boundary import Crossing
+from meshwright.core.boundary import Crossing, install
+from meshwright.core.contract import Contract
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
@@ -46,6 +47,10 @@ class Backend(ABC):
     @abstractmethod
     def cross(self, transition: Transition) -> Crossing | None:
         """The function that carries a tensor over a boundary, compiled once; None where nothing changes."""
+
+    def install(self, module: nn.Module, contract: Contract, path: str) -> None:
+        """Make the module's forward cross its boundary as the contract says."""
+        install(module, contract, self.cross, path)
 
     @abstractmethod
     def region(self, fn: Callable[..., object]) -> Callable[..., object]:

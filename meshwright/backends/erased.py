@@ -43,7 +43,7 @@ class Erased(Backend):
         return value
 
     def cross(self, transition: Transition) -> Crossing | None:
-        bound = [BoundStep(step, self._view[step.axis]) for step in transition.steps]
+        bound = [BoundStep(step, self._view.joined(step.axes)) for step in transition.plan(self._view.degree)]
         if len(bound) <= 1:
             return bound[0] if bound else None
 

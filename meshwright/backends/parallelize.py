@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.backends.base import Backend
-from meshwright.core.boundary import install
 from meshwright.core.contract import Contract, compile_contract, own_buffers, own_parameters, own_states
 from meshwright.core.init import Init, key_of
 from meshwright.core.module import Module
@@ -72,7 +71,7 @@ def parallelize(model: Module, backend: Backend) -> States:
                 )
             )
             if contract is not None:
-                install(module, contract, backend.cross, path or type(module).__name__)
+                backend.install(module, contract, path or type(module).__name__)
     return states
 
 

@@ -18,6 +18,20 @@ from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
 
+def contributes(owned: frozenset[str], name: str, layout: SpmdLayout) -> list[Problem]:
+    """What is wrong with a parameter's layout at rest where a storage sums its gradient over the axes `owned`."""
+    return [
+        Problem(
+            where=name,
+            what=f"{layout[axis]!r} on {axis!r}",
+            why=f"this storage cuts parameters over {axis!r} itself, and sums the gradients that ranks contribute",
+            fix=f"{axis!r}: R",
+        )
+        for axis in sorted(owned.intersection(layout))
+        if layout[axis] is not R
+    ]
+
+
 class Storage(ABC):
     """How parameters lie at rest.
 
@@ -33,16 +47,7 @@ class Storage(ABC):
 
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
         """Why the parameter `name` cannot lie here; layout: at rest, on the axes of compute."""
-        return [
-            Problem(
-                where=name,
-                what=f"{layout[axis]!r} on {axis!r}",
-                why=f"this storage cuts parameters over {axis!r} itself, and sums the gradients that ranks contribute",
-                fix=f"{axis!r}: R",
-            )
-            for axis in sorted(self.owned.intersection(layout))
-            if layout[axis] is not R
-        ]
+        return contributes(self.owned, name, layout)
 
     @abstractmethod
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:

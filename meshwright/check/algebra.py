@@ -18,11 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.check import refusal
+from meshwright.check.align import aligned_factors, regrouped
 from meshwright.check.axis import On, Part, is_zero, on_axis
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused
 from meshwright.check.tag import CONSTANT, ZERO, Tag, typed
 from meshwright.check.term import Label, Labels, Sum, Term
+from meshwright.codes import Code
 from meshwright.types.kinds import I, R, S, Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
 
@@ -53,12 +55,28 @@ def propagate(
     Errors: `Refused` where the types do not fit.
     """
     parts = [Part.of(term, flows) for term in terms]
-    length = {**_lengths(parts), **(lengths or {})}
+    if not any(part.factors for part in parts):
+        return _propagated(op, parts, value, out, along or {}, lengths or {})
+    fine = aligned_factors(parts, frozenset(lengths or ()))
+    needed = {each: instead for label, instead in (along or {}).items() for each in fine.of(label)}
+    result = _propagated(op, fine.parts, value, fine.labels(out), needed, lengths or {})
+    return Result(*regrouped(result.tag, result.whole, [len(fine.of(label)) for label in out]))
+
+
+def _propagated(
+    op: str,
+    parts: Sequence[Part],
+    value: Sum,
+    out: Labels,
+    along: Mapping[Label, str],
+    lengths: Mapping[Label, int],
+) -> Result:
+    length = {**_lengths(parts), **lengths}
     whole = tuple(length[label] for label in out)
     axes = dict.fromkeys(axis for part in parts for axis in part.layout)
     if not axes:
         return Result(ZERO if all(is_zero(product, parts) for product in value) else CONSTANT, whole)
-    found = {axis: on_axis(axis, op, parts, value, set(out), along or {}) for axis in axes}
+    found = {axis: on_axis(axis, op, parts, value, set(out), along) for axis in axes}
     orders = {label: _order(label, parts) for label in length}
     counted = frozenset(axis for axis, one in found.items() if one.counted)
     return Result(typed(_layout(found, orders, out), counted), whole)
@@ -72,12 +90,16 @@ def demand_kept(op: str, target: Operand, result: Result) -> None:
     if target.tag.fresh is not None:
         return
     for axis, kind in result.tag.layout.items():
-        held = target.layout[axis]
+        held = target.tag.layout.get(axis)
+        if held is None:
+            raise refusal.untyped("the tensor that is written into", axis, f"what is written is {kind!r}")
         if not agree(held, kind, target.flows):
             raise Refused(
                 f"on axis {axis!r} {op} would write {kind!r} into a tensor that is {held!r}",
                 "a tensor keeps its type as long as it lives",
                 f"a new tensor that is {kind!r} on axis {axis!r}, in place of a write",
+                code=Code.WRITE,
+                cut=axis if isinstance(held, Shard) and isinstance(kind, Shard) else None,
             )
 
 
@@ -120,13 +142,8 @@ def _demand_unsharded(label: Label, a: Part, b: Part, a_size: int, b_size: int) 
             assert other_dim is not None
             axis, shard = axes[0], sharded.layout[axes[0]]
             assert isinstance(shard, Shard)
-            raise Refused(
-                f"{sharded.name} is {shard!r} on axis {axis!r}, with {size} positions over all ranks, "
-                f"and meets {other_size} of {other.name}",
-                "shapes must fit over all ranks, not only on one",
-                refusal.change(other.name, axis, R, Shard(other_dim, shard.sizes))
-                if axis not in other.layout or other.layout[axis] is R
-                else refusal.change(sharded.name, axis, shard, R),
+            raise refusal.other_lengths(
+                axis, sharded.name, shard, size, other.name, other.layout.get(axis, R), other_dim, other_size
             )
 
 
@@ -141,11 +158,7 @@ def _order(label: Label, parts: Sequence[Part]) -> tuple[str, ...]:
         dim = part.dim_of(label)
         axes = () if dim is None else part.layout.sharding(dim)
         if len(axes) > 1 and len(order) > 1 and axes != order:
-            raise Refused(
-                f"{first} is cut over ({', '.join(order)}) and {part.name} over ({', '.join(axes)}), outermost first",
-                "ranks hold different positions of a dim that is cut in another order",
-                f"cut {part.name} over ({', '.join(order)})",
-            )
+            raise refusal.other_order(axes[0], first, order, part.name, axes)
         if len(axes) > len(order):
             order, first = axes, part.name
     return order

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from meshwright.check import refusal
 from meshwright.check.operand import Operand, Shape
-from meshwright.check.tag import Fresh
+from meshwright.check.tag import Factors, Fresh
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
+from meshwright.comm.number import Number
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
@@ -18,7 +19,9 @@ _NOTHING: Final = SpmdLayout({})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A term as all axes see it. fresh, counted: as of a tag; whole: global shape; flows: it passes a gradient on."""
+    """A term as all axes see it. fresh, counted, factors: as of a tag; whole, local: global shape, and on this rank;
+    flows: it passes a gradient on; degree: ranks of each axis.
+    """
 
     name: str
     layout: SpmdLayout
@@ -27,6 +30,9 @@ class Part:
     flows: bool
     labels: Labels
     whole: Shape
+    local: Shape = ()
+    factors: Factors | None = None
+    degree: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(term: Term, flows: bool) -> Part:
@@ -34,9 +40,27 @@ class Part:
         given = term.given
         if isinstance(given, Operand):
             tag = given.tag
-            return Part(term.name, tag.layout, tag.fresh, tag.counted, flows and given.flows, term.labels, given.whole)
+            return Part(
+                term.name,
+                tag.layout,
+                tag.fresh,
+                tag.counted,
+                flows and given.flows,
+                term.labels,
+                given.whole,
+                given.shape,
+                tag.factors,
+                given.degree,
+            )
+        if isinstance(given, Number):
+            raise refusal.typed_number(given, term.name)
         fresh = Fresh.ZERO if given == 0 else Fresh.CONSTANT
         return Part(term.name, _NOTHING, fresh, frozenset(), False, (), ())
+
+    @property
+    def all_factors(self) -> Factors:
+        """The global lengths of the factors of each dim; of most dims there is one."""
+        return self.factors or tuple((length,) for length in self.whole)
 
     @property
     def zero(self) -> bool:

@@ -13,10 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
-from meshwright.check.mode import TypeCheck, is_type_checking
+from meshwright.check.context import active, is_type_checking
+from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
 from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, typed, write
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R
 
@@ -74,6 +76,7 @@ def set_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Map
                     f"on axis {axis!r} the gradient is {kind!r}, and {source.name_of(x)} is {mine!r}",
                     f"the gradient of {mine!r} is {mine.dual!r}",
                     change("gradient", axis, kind, mine),
+                    code=Code.REDUCED,
                 )
         if read(gradient).owner is None and read(gradient).layout:
             write(gradient, Tag(read(gradient).layout, owner=weakref.ref(x)))
@@ -95,8 +98,9 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
         _demand_unreduced(leaf)
     run()
     for leaf in leaves:
-        if leaf.grad is not None and read(leaf.grad) in (UNKNOWN, CONSTANT):
-            write(leaf.grad, gradient_tag(leaf))
+        if leaf.grad is not None:
+            known = read(leaf.grad)
+            write(leaf.grad, gradient_tag(leaf) if known in (UNKNOWN, CONSTANT) else known)  # as it is after the sum
 
 
 def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> None:
@@ -113,11 +117,13 @@ def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> No
                     f"the loss is R on axis {axis!r}, and {what}",
                     "the gradient of R is P: the same seed on every rank would count the loss once a rank",
                     f"a loss that is P (each rank's own part) or I; R -> P: convert(loss, {axis!r}, src=R, dst=P)",
+                    code=Code.SEED,
                 )
             raise Refused(
                 f"the loss is {kind!r} on axis {axis!r}, and {what}",
                 f"the gradient of {kind!r} is {kind.dual!r}; a loss is one number over all ranks",
                 f"sum it over {axis}: of V say so with reinterpret(loss, {axis!r}, src=V, dst=P)",
+                code=Code.SEED,
             )
 
 
@@ -133,6 +139,7 @@ def _demand_unreduced(leaf: Tensor) -> None:
                 f"{expected.dual!r} to it",
                 "a sum over ranks that was reduced would be reduced again together with what is new",
                 "accumulate first and reduce once; or zero_grad() before this backward",
+                code=Code.REDUCED,
             )
 
 
@@ -173,19 +180,27 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
     """
     if not is_type_checking():
         return
+    check = active()
+    assert check is not None
+    problems = []
     for number, group in enumerate(optimizer.param_groups):
         names = group.get("param_names") or (f"parameter {place} of group {number}" for place in itertools.count())
         for x, name in zip(group["params"], names, strict=False):
             for axis in _unreduced(x):
-                raise SpmdTypeError(
+                problems.append(
                     Problem(
                         where=source.line(),
                         what=f"{type(optimizer).__name__}.step() meets a gradient that is P on axis {axis!r}, of "
                         f"{name}, {source.name_of(x)}, which is {read(x).layout.get(axis)!r}",
                         why="each rank holds its own part of the gradient, and the ranks would drift apart",
                         fix=f"P -> R: p.grad = all_reduce(p.grad, {axis!r}, src=P, dst=R) before the step",
+                        code=Code.REDUCED,
                     )
                 )
+    for problem in problems:
+        check.report.add(problem)
+    if problems and not check.collect:
+        raise SpmdTypeError(problems)
 
 
 def _unreduced(x: Tensor) -> list[str]:

@@ -1,11 +1,10 @@
-"""`typecheck`: while it is on, every call of torch on tensors is judged before it runs."""
+"""The function mode that sees every call of torch, and judges it before it runs."""
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +12,17 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result, demand_kept
-from meshwright.check.operand import Cut, Operand, Shape, local_shape, whole_shape
+from meshwright.check.operand import Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule
-from meshwright.check.rule import RULES, Pure
-from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, write
+from meshwright.check.report import Call, Report
+from meshwright.check.rule import RULES, Handler, Pure, aten_rule
+from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, Tag, is_stale, read, typed, write, written
+from meshwright.codes import Code
+from meshwright.comm.number import Number, Source
 from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import I, P, R, Shard, V
+from meshwright.types.layout import SpmdLayout
 
 
 class _Outcome(NamedTuple):
@@ -28,15 +32,46 @@ class _Outcome(NamedTuple):
     shape: Shape | None
 
 
-class TypeCheck(TorchFunctionMode):
-    """Follows the type of every tensor of one thread."""
+class Answers:
+    """What was decided on a mesh: of operands, and of calls. Rules know nothing of values, so answers hold."""
 
     def __init__(self) -> None:
+        self.operands: dict[Any, Operand] = {}
+        self.outcomes: dict[Any, Any] = {}
+
+
+_answers: Final[weakref.WeakKeyDictionary[View, Answers]] = weakref.WeakKeyDictionary()
+
+_PLAIN: Final = frozenset({int, bool, str, type(None), torch.dtype})
+"""Types of arguments that rules see as they are."""
+
+
+class TypeCheck(TorchFunctionMode):
+    """Follows the type of every tensor of one thread.
+
+    local: only R, I, V and P are told apart, and not which dim is cut. collect: note problems and go on. trace: where
+    it is a list, each call adds what must be alike on all ranks. rank: the one that is played, where it is not this
+    process's.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        *,
+        local: bool = False,
+        collect: bool = False,
+        trace: list[Any] | None = None,
+        rank: int | None = None,
+    ) -> None:
         super().__init__()
+        self.report = report
+        self.local, self.collect, self.trace, self.rank = local, collect, trace, rank
+        self.varying_seed: frozenset[str] = frozenset()
         self.paused = False
         self.mesh: View = View({})
-        self._operands: dict[Any, Operand] = {}
-        self._outcomes: dict[Any, Any] = {}
+        self.degree: Mapping[str, int] = {}
+        self._numbers: list[Number] = []
+        self._answers = Answers()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -44,40 +79,89 @@ class TypeCheck(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        return self.run(RULES.get(func, _unruled), func, args, kwargs)
+
+    def run(self, rule: Handler, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call, judged by `rule`.
+
+        Errors: `SpmdTypeError` where it is refused, unless problems are collected.
+        """
         try:
-            self._follow_mesh()
-            return RULES.get(func, _unruled)(self, func, args, kwargs)
+            mesh = current_mesh()
+            if mesh is not None and mesh is not self.mesh:
+                self._enter(mesh)
+            if self.report.problems and self._takes_assumed(args, kwargs):
+                return self._go_on(func, args, kwargs)
+            return rule(self, func, args, kwargs)
         except Refused as refused:
-            self._refuse(func, args, kwargs, refused)
+            problem = self.problem(func, args, kwargs, refused)
+            if not self.collect:
+                raise SpmdTypeError(problem) from None
+            self.report.add(problem)
+            return self._go_on(func, args, kwargs)
 
     def operand(self, x: Tensor) -> Operand:
-        """What a rule sees of `x`."""
+        """What a rule sees of `x`.
+
+        Errors: `Refused` where its memory was written by a call that was not judged.
+        """
         tag = read(x)
         key = tag, x.shape, x.requires_grad and torch.is_grad_enabled(), x.dtype
-        found = self._operands.get(key)
+        found = self._answers.operands.get(key)
         if found is None:
-            shape = tuple(x.shape)
-            whole = whole_shape(shape, tag.layout, self.mesh)
-            found = self._operands[key] = Operand(tag, shape, whole, key[2], x.dtype)
+            found = operand(tag, tuple(x.shape), key[2], x.dtype, self.mesh, self.degree)
+            self._answers.operands[key] = found
+        if found.known and is_stale(x):
+            raise _stale(x)
         return found
+
+    def operand_of(self, tag: Tag, shape: Shape, like: Operand) -> Operand:
+        """What a rule would see of a tensor of this tag and local shape, alike `like` in all else."""
+        return operand(tag, shape, like.flows, like.dtype, self.mesh, self.degree)
 
     def judge(self, rule: Pure, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run `func` if `rule` allows it, and note what it returns."""
         seen: list[Operand] = []
+        if self._numbers:
+            self._numbers.clear()
         given = tuple([self.seen_by_rules(argument, seen) for argument in args])
-        named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()}
-        if not any(operand.tag.layout for operand in seen):
+        named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
+        if self.trace is not None:
+            self.note_call(rule.name, (*args, *kwargs.values()))
+        for operand in seen:
+            if operand.known:
+                break
+        else:
             return self.note_plain(func(*args, **kwargs), seen)
-        key = func, given, tuple(named.items()), torch.is_grad_enabled()
+        target = args[0] if rule.writes else None
+        if named:
+            if kwargs.get("inplace"):
+                rule, target, named["inplace"] = Pure(rule.name, rule.infer, writes=True), args[0], False
+            elif named.pop("out", None) is not None:
+                target = kwargs["out"]
+        if target is not None:
+            self._demand_unshared(rule.name, target)
+        key = func, given, tuple(named.items()), target is None, torch.is_grad_enabled(), self._manner()
         try:
-            outcomes = self._outcomes.get(key)
+            outcomes = self._answers.outcomes.get(key)
             if outcomes is None:
-                outcomes = self._outcomes[key] = self._decide(rule, given, named)
+                outcomes = self._answers.outcomes[key] = self._decide(rule, given, named, target)
         except TypeError:  # an argument that cannot be a key
-            outcomes = self._decide(rule, given, named)
+            outcomes = self._decide(rule, given, named, target)
         result = func(*args, **kwargs)
-        self.note(outcomes, args[0] if rule.writes else result)
+        if target is None:
+            self.note(outcomes, result)
+        else:
+            self.note(outcomes, target)
+            for each in _tensors(target):
+                written(each)
         return result
+
+    def _manner(self) -> Any:
+        """What an answer depends on besides the arguments."""
+        if not (self._numbers or self.local or self.varying_seed):
+            return None
+        return self.local, self.varying_seed, tuple([number.origin for number in self._numbers])
 
     def seen_by_rules(self, argument: Any, seen: list[Operand]) -> Any:
         """The argument with an `Operand` in place of each tensor, as a value that can be a key."""
@@ -85,21 +169,27 @@ class TypeCheck(TorchFunctionMode):
             operand = self.operand(argument)
             seen.append(operand)
             return operand
+        if type(argument) in _PLAIN:
+            return argument
         if isinstance(argument, (list, tuple)):
             return tuple([self.seen_by_rules(each, seen) for each in argument])
         if isinstance(argument, slice):
             return Cut(*(self.seen_by_rules(end, seen) for end in (argument.start, argument.stop, argument.step)))
         if type(argument) is float:
             return 1.0 if argument else 0.0  # a rule asks of a number only whether it is zero
+        if isinstance(argument, Number):
+            return self._number(argument, seen)
         return argument
 
     def note(self, outcomes: Any, result: Any) -> None:
         """Tag what a call returned, after its shape is found to be the expected one."""
-        if isinstance(outcomes, _Outcome):
-            if outcomes.shape is not None and tuple(result.shape) != outcomes.shape:
+        if type(outcomes) is _Outcome:
+            if outcomes.shape is not None and result.shape != outcomes.shape:
                 raise Refused(
                     f"a rank gets {tuple(result.shape)} where {outcomes.tag.layout} leaves it {outcomes.shape}",
                     "what a rank computes from its part is its part of what one device computes from the whole",
+                    "lengths that divide over the ranks; or assert_type with the sizes of an uneven shard",
+                    code=Code.SHAPE,
                 )
             write(result, outcomes.tag)
         elif outcomes is not None:
@@ -108,39 +198,16 @@ class TypeCheck(TorchFunctionMode):
 
     def note_plain(self, result: Any, seen: Sequence[Operand]) -> Any:
         """Tag the result of a call on tensors without a type: constant if all of them are, else without a type."""
-        tag = CONSTANT if seen and all(operand.tag.fresh is not None for operand in seen) else UNKNOWN
+        tag = CONSTANT if seen and all([operand.tag.fresh is not None for operand in seen]) else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
                 write(tensor, tag)
         return result
 
-    def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        try:
-            results = rule.infer(*given, **named)
-        except (TypeError, ValueError, IndexError) as error:
-            raise no_rule(f"this form of {rule.name} ({error})") from None
-        one = isinstance(results, Result)
-        each: Sequence[Result] = (results,) if one else results
-        if rule.writes:
-            targets: Sequence[Operand] = given[0] if isinstance(given[0], tuple) else given[:1]
-            each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
-        noted = tuple([self._noted(result) for result in each])
-        return noted[0] if one else noted
-
-    def _noted(self, result: Result) -> _Outcome:
-        whole = result.whole
-        return _Outcome(result.tag, None if whole is None else local_shape(whole, result.tag.layout, self.mesh))
-
-    def _follow_mesh(self) -> None:
-        mesh = current_mesh()
-        if mesh is not None and mesh is not self.mesh:
-            self.mesh = mesh
-            self._operands.clear()
-            self._outcomes.clear()
-
-    def _refuse(
+    def problem(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], refused: Refused
-    ) -> NoReturn:
+    ) -> Problem:
+        """What is said of a call that is refused."""
         operands = refused.operands or tuple(
             self._shown(each)
             for argument in (*args, *kwargs.values())
@@ -148,14 +215,174 @@ class TypeCheck(TorchFunctionMode):
             if isinstance(each, Tensor)
         )
         name = refused.call or getattr(func, "__name__", str(func))
-        what = f"{refused.what}, in {name}({', '.join(map(str, operands))})"
-        raise SpmdTypeError(Problem(where=source.line(), what=what, why=refused.why, fix=refused.fix)) from None
+        return Problem(
+            where=source.place(),
+            what=f"{refused.what}, in {name}({', '.join(map(str, operands))})",
+            why=refused.why,
+            fix=refused.fix,
+            code=refused.code,
+        )
+
+    def note_call(self, name: str, arguments: Sequence[Any]) -> None:
+        """Add a call to the trace."""
+        if self.trace is not None:
+            self.trace.append(Call(name, tuple(_static(arguments)), source.line()))
+
+    def seed_varies(self, axes: frozenset[str]) -> None:
+        """The generator was seeded, with another number on each rank of these axes."""
+        self.varying_seed = axes
+
+    def forgets(self, refused: Refused) -> bool:
+        """Whether all that is wrong is which dim is cut, where that is not followed."""
+        return self.local and refused.cut is not None
+
+    def _number(self, number: Number, seen: list[Operand]) -> Any:
+        """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
+        if number.origin.source is Source.INDEX:
+            axes = [axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1]
+            tag = typed(SpmdLayout({axis: V for axis in axes}))
+            key = tag, "number", type(number)
+            found = self._answers.operands.get(key)
+            if found is None:
+                dtype = torch.int64 if isinstance(number, int) else torch.float32
+                found = self._answers.operands[key] = operand(tag, (), False, dtype, self.mesh, self.degree)
+            seen.append(found)
+            return found
+        self._numbers.append(number)
+        return number
+
+    def _enter(self, mesh: View) -> None:
+        self.mesh = mesh
+        self.degree = {axis: group.size for axis, group in mesh.items()}
+        answers = _answers.get(mesh)
+        if answers is None:
+            answers = _answers.setdefault(mesh, Answers())
+        self._answers = answers
+
+    def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any) -> Any:
+        while True:
+            try:
+                results = _inferred(rule, given, named)
+                one = isinstance(results, Result)
+                each: Sequence[Result] = (results,) if one else results
+                if rule.writes:
+                    targets: Sequence[Operand] = given[0] if isinstance(given[0], tuple) else given[:1]
+                    each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
+                elif target is not None:
+                    targets = [self.operand(each) for each in _tensors(target)]
+                    each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
+            except Refused as refused:
+                if not self.forgets(refused):
+                    raise
+                assert refused.cut is not None
+                given, named = self._forgotten(given, refused), self._forgotten(named, refused)
+                continue
+            noted = tuple([self._noted(result) for result in each])
+            return noted[0] if one else noted
+
+    def _forgotten(self, value: Any, refused: Refused) -> Any:
+        """The operands with V where they are sharded on the axis of which the cut is forgotten."""
+        axis = refused.cut
+        assert axis is not None
+        if isinstance(value, Operand):
+            if refused.code is Code.LENGTH and value.layout.get(axis) in (R, I, P):
+                raise refused
+            if not isinstance(value.layout.get(axis), Shard):
+                return value
+            return operand(
+                typed(varying(value, axis), value.tag.counted),
+                value.shape,
+                value.flows,
+                value.dtype,
+                self.mesh,
+                self.degree,
+            )
+        if isinstance(value, Number) and refused.code is Code.LENGTH:
+            return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+        if isinstance(value, tuple):
+            return tuple([self._forgotten(each, refused) for each in value])
+        if isinstance(value, Mapping):
+            return {name: self._forgotten(each, refused) for name, each in value.items()}
+        return value
+
+    def _noted(self, result: Result) -> _Outcome:
+        whole = result.whole
+        forgotten = self.local and V in result.tag.layout.values()
+        return _Outcome(result.tag, None if whole is None or forgotten else local_shape(whole, result.tag, self.mesh))
+
+    def _demand_unshared(self, op: str, target: Any) -> None:
+        for x in _tensors(target):
+            self.demand_unshared(op, x)
+
+    def demand_unshared(self, op: str, x: Tensor) -> None:
+        """A tensor that shares its memory with one of another type is not written.
+
+        Errors: `Refused`.
+        """
+        base = x._base
+        if base is None:
+            return
+        mine, theirs = read(x).layout, read(base).layout
+        for axis, kind in mine.items():
+            held = theirs.get(axis)
+            if held is not None and _KIND[held.letter] != _KIND[kind.letter]:
+                raise Refused(
+                    f"on axis {axis!r} {op} would write into {kind!r}, which shares its memory with a tensor that is "
+                    f"{held!r}",
+                    "the write would change that tensor too, and its type would be wrong",
+                    "x.clone() before the write",
+                    code=Code.WRITE,
+                )
+
+    def _takes_assumed(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        return any(read(x) is ASSUMED for x in _tensors((args, tuple(kwargs.values()))))
+
+    def _go_on(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call that was refused, or that takes what came of one; nothing more is said of what it returns."""
+        from_author = STATES.get(func)
+        if from_author is not None:
+            return from_author(self, func, args, kwargs)
+        result = func(*args, **kwargs)
+        for x in _tensors(result):
+            write(x, ASSUMED)
+        return result
 
     def _shown(self, x: Tensor) -> Operand:
         try:
             return self.operand(x)
         except (Refused, SpmdTypeError):  # its layout does not fit its shape: that is what is refused
-            return Operand(read(x), tuple(x.shape), tuple(x.shape), False, x.dtype)
+            tag = read(x)
+            return Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, self.degree)
+
+
+_KIND: Final = {"R": "alike", "I": "alike", "V": "varying", "S": "varying", "P": "partial"}
+
+STATES: Final[dict[Any, Callable[..., Any]]] = {}
+"""Calls by which the author states a type: after an error they are believed."""
+
+
+def varying(operand: Operand, axis: str) -> SpmdLayout:
+    """The layout of `operand` with V on `axis`; where dims were products, they are dims again."""
+    return SpmdLayout({name: V if name == axis else kind for name, kind in operand.layout.items()})
+
+
+def _inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    try:
+        return rule.infer(*given, **named)
+    except (TypeError, ValueError, IndexError) as error:
+        if not any(name in _ALSO for name in named):
+            raise no_rule(f"this form of {rule.name} ({error})") from None
+    renamed = {_ALSO.get(name, name): value for name, value in named.items()}
+    try:
+        if "input" in renamed and "input" not in named:
+            return rule.infer(renamed.pop("input"), *given, **renamed)
+        return rule.infer(*given, **renamed)
+    except (TypeError, ValueError, IndexError) as error:
+        raise no_rule(f"this form of {rule.name} ({error})") from None
+
+
+_ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
+"""Other names that torch takes for an argument."""
 
 
 def _written(op: str, target: Operand, result: Result) -> Result:
@@ -168,61 +395,52 @@ def _written(op: str, target: Operand, result: Result) -> Result:
     return Result(target.tag, target.whole) if stays else result
 
 
+def _stale(x: Tensor) -> Refused:
+    refused = Refused(
+        "the memory of a tensor was written by a call that was not judged, since its type was noted",
+        "nothing is known of what it holds now",
+        "write it where the checker sees it; or state what it is: assert_type(x, {axis: type}) after the write",
+        code=Code.STALE,
+    )
+    tag = read(x)
+    refused.operands = (Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, {}),)
+    return refused
+
+
+def _static(value: Any) -> Iterator[Any]:
+    """What of the arguments is no tensor; of tensors that it is one, and their types."""
+    if isinstance(value, Tensor):
+        yield read(value).layout
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _static(each)
+    elif isinstance(value, slice):
+        yield from _static((value.start, value.stop, value.step))
+    elif isinstance(value, Number) and value.origin.source is not Source.RANK:
+        yield value.origin.text
+    else:
+        yield value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+
+
 def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A function without a rule may take no tensor that has a type."""
-    if getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__"):
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__", "__delete__"):
         return func(*args, **kwargs)
+    rule = aten_rule(func)
+    if rule is not None:
+        RULES[func] = rule
+        return rule(check, func, args, kwargs)
     seen: list[Operand] = []
     check.seen_by_rules((*args, *kwargs.values()), seen)
-    if any(operand.tag.layout for operand in seen):
-        raise no_rule(getattr(func, "__name__", str(func)))
+    if any([operand.known for operand in seen]):
+        raise no_rule(name)
     return check.note_plain(func(*args, **kwargs), seen)
-
-
-class _Checking(threading.local):
-    check: TypeCheck | None = None
-
-
-_checking: Final = _Checking()
-
-
-def active() -> TypeCheck | None:
-    """The checker of this thread, if it is on."""
-    check = _checking.check
-    return check if check is not None and not check.paused else None
-
-
-def is_type_checking() -> bool:
-    """Whether calls of this thread are judged now."""
-    return active() is not None
-
-
-@contextmanager
-def typecheck() -> Iterator[None]:
-    """Judge every call on tensors until the end of the block. Inside another such block it changes nothing.
-
-    Errors, at the call: `SpmdTypeError` naming the operands, the axis, the reason and what to write instead.
-    """
-    if _checking.check is not None:
-        yield
-        return
-    with TypeCheck() as check:
-        _checking.check = check
-        try:
-            yield
-        finally:
-            _checking.check = None
-
-
-@contextmanager
-def no_typecheck() -> Iterator[None]:
-    """Judge nothing until the end of the block; what is computed in it has no type until one is stated."""
-    check = active()
-    if check is None:
-        yield
-        return
-    check.paused = True
-    try:
-        yield
-    finally:
-        check.paused = False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from meshwright.check.refusal import Refused
 from meshwright.check.source import name_of
-from meshwright.check.tag import Tag
+from meshwright.check.tag import Factors, Tag
+from meshwright.codes import Code
 from meshwright.comm.transport import Transport
-from meshwright.types.kinds import Shard
+from meshwright.types.kinds import S, Shard
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.notation import render
 
@@ -40,6 +42,8 @@ class Operand:
     """A tensor argument. Interned by the checker: equal ones are the same object.
 
     shape: of what this rank holds; whole: of what the ranks hold together. flows: it passes a gradient on.
+    layout: what it is on every axis that is tracked; where a dim is a product, each axis shards the dim that its
+    factor is in. degree: ranks of each axis of the mesh.
     """
 
     tag: Tag
@@ -47,16 +51,50 @@ class Operand:
     whole: Shape
     flows: bool
     dtype: torch.dtype
+    layout: SpmdLayout
+    degree: Mapping[str, int]
+    known: bool = field(init=False)
+    """Whether it has a type on any axis."""
+    cuts: tuple[tuple[str, ...], ...] = field(init=False)
+    """The axes that shard each dim; empty where none shards any."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known", len(self.layout) > 0)
+        cuts = tuple(self.layout.sharding(dim) for dim in range(len(self.shape)))
+        object.__setattr__(self, "cuts", cuts if any(cuts) else ())
 
     @property
-    def layout(self) -> SpmdLayout:
-        """What it is on every axis that is tracked."""
-        return self.tag.layout
+    def factors(self) -> Factors:
+        """The global lengths of the factors of each dim; of most dims there is one."""
+        return self.tag.factors or tuple((length,) for length in self.whole)
 
     def __repr__(self) -> str:
         owner = self.tag.owner() if self.tag.owner is not None else None
-        shown = render(str(self.dtype), self.whole, self.layout)
+        shown = render(str(self.dtype), self.whole, self.tag.layout, self.tag.factors)
         return shown if owner is None else f"gradient of {name_of(owner)} {shown}"
+
+
+def operand(
+    tag: Tag, shape: Shape, flows: bool, dtype: torch.dtype, mesh: Mapping[str, Transport], degree: Mapping[str, int]
+) -> Operand:
+    """What a rule sees of a tensor of which a rank holds `shape`.
+
+    Errors: `Refused` where the shape does not fit the tag.
+    """
+    if tag.factors is None:
+        return Operand(tag, shape, whole_shape(shape, tag.layout, mesh), flows, dtype, tag.layout, degree)
+    whole = tuple(math.prod(factors) for factors in tag.factors)
+    return Operand(tag, shape, whole, flows, dtype, on_dims(tag.layout, tag.factors), degree)
+
+
+def on_dims(layout: SpmdLayout, factors: Factors) -> SpmdLayout:
+    """A layout that counts factors, with each sharded factor's dim in place of the factor."""
+    dim_of = [dim for dim, each in enumerate(factors) for _ in each]
+    inner_last = sorted(layout, key=lambda axis: kind.dim if isinstance(kind := layout[axis], Shard) else -1)
+    kinds = {axis: layout[axis] for axis in inner_last}
+    return SpmdLayout(
+        {axis: S(dim_of[kind.dim], kind.sizes) if isinstance(kind, Shard) else kind for axis, kind in kinds.items()}
+    )
 
 
 def whole_shape(shape: Shape, layout: SpmdLayout, mesh: Mapping[str, Transport]) -> Shape:
@@ -75,6 +113,7 @@ def whole_shape(shape: Shape, layout: SpmdLayout, mesh: Mapping[str, Transport])
                 f"{kind!r} on axis {axis!r} shards dim {kind.dim} of a tensor of shape {shape}",
                 "dims are counted from 0",
                 f"S(dim) with dim below {len(shape)}" if shape else "R, I, V or P: a scalar has no dim to shard",
+                code=Code.SHAPE,
             )
         if kind.sizes is None:
             whole[kind.dim] *= group.size
@@ -85,14 +124,19 @@ def whole_shape(shape: Shape, layout: SpmdLayout, mesh: Mapping[str, Transport])
                 f"{kind!r} on axis {axis!r} of {group.size} ranks: rank {group.index} holds {whole[kind.dim]}",
                 "stated sizes are what each rank of the axis holds of the dim",
                 "name the length on every rank, in order",
+                code=Code.SHAPE,
             )
     return tuple(whole)
 
 
-def local_shape(whole: Shape, layout: SpmdLayout, mesh: Mapping[str, Transport]) -> Shape:
+def local_shape(whole: Shape, tag: Tag, mesh: Mapping[str, Transport]) -> Shape:
     """What this rank holds of a tensor of global shape `whole`."""
+    layout = tag.layout
     if not layout.sharded:
         return whole
     axes = layout.sharded
     degree, index = {axis: mesh[axis].size for axis in axes}, {axis: mesh[axis].index for axis in axes}
-    return layout.local_shape(whole, degree, index)
+    if tag.factors is None:
+        return layout.local_shape(whole, degree, index)
+    pieces = iter(layout.local_shape(tuple(length for each in tag.factors for length in each), degree, index))
+    return tuple(math.prod(next(pieces) for _ in each) for each in tag.factors)

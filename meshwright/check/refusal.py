@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.codes import Code
+from meshwright.comm.number import Number
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 
 
 class Refused(Exception):
     """What is wrong, why, and what to write instead.
 
-    operands: those that are to be shown, where that is not all of the call's. call: how the call is named, where the
-    function's own name says nothing.
+    code: its kind. cut: the axis whose cut of some dim is all that does not fit: where cuts are forgotten, as in a
+    local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call:
+    how the call is named, where the function's own name says nothing.
     """
 
-    def __init__(self, what: str, why: str = "", fix: str = "") -> None:
+    def __init__(
+        self, what: str, why: str = "", fix: str = "", *, code: Code | None = None, cut: str | None = None
+    ) -> None:
         super().__init__(what)
-        self.what, self.why, self.fix = what, why, fix
+        self.what, self.why, self.fix, self.code, self.cut = what, why, fix, code, cut
         self.operands: tuple[Any, ...] = ()
         self.call = ""
 
@@ -48,6 +53,7 @@ def untyped(name: str, axis: str, meets: str) -> Refused:
         f"{name} has no type on axis {axis!r}, where {meets}",
         "what a tensor is on an axis is stated once, where it comes into the program",
         f"assert_type({name}, {{{axis!r}: R}}), or another of R, I, V, P, S(dim)",
+        code=Code.UNTYPED,
     )
 
 
@@ -63,6 +69,7 @@ def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int |
         f"on axis {axis!r} {name} is I and {other} is {kind!r}",
         f"the gradient of {name} would differ from rank to rank, and that of I is the same on every rank",
         fix,
+        code=Code.INVARIANT_MEETS,
     )
 
 
@@ -72,6 +79,7 @@ def not_linear(axis: str, name: str, op: str) -> Refused:
         f"on axis {axis!r} {name} is P, and {op} is not linear in it",
         "what each rank makes of its part does not add up to the same of the sum",
         f"{change(name, axis, P, R)}; or {change(name, axis, P, I)}",
+        code=Code.NOT_LINEAR,
     )
 
 
@@ -81,6 +89,7 @@ def product_of_partials(axis: str, name: str, other: str) -> Refused:
         f"on axis {axis!r} {name} is P and {other} is P, and they are multiplied",
         "the sum of products is not the product of sums",
         change(name, axis, P, R),
+        code=Code.PARTIAL_PRODUCT,
     )
 
 
@@ -91,6 +100,7 @@ def partial_times(axis: str, name: str, other: str, kind: SpmdType, dim: int | N
         f"on axis {axis!r} {name} is P and {other} is {kind!r}, and they are multiplied",
         "each rank would multiply its part of the sum by another factor",
         change(name, axis, P, whole),
+        code=Code.PARTIAL_PRODUCT,
     )
 
 
@@ -105,6 +115,7 @@ def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None) -> Ref
         f"on axis {axis!r} {name} is P and {other} is {shown}, and they are added",
         f"the sum over {axis} would count {other} once a rank",
         "; or ".join(fixes),
+        code=Code.PARTIAL_PLUS,
     )
 
 
@@ -118,6 +129,8 @@ def other_shards(axis: str, name: str, kind: SpmdType, other: str, other_kind: S
         f"on axis {axis!r} {name} is {kind!r} and {other} is {other_kind!r}: not the same dim, or not cut alike",
         "the positions that meet on a rank belong to different places of the whole",
         fix,
+        code=Code.OTHER_SHARDS,
+        cut=axis,
     )
 
 
@@ -129,6 +142,33 @@ def whole_meets_shard(
         f"on axis {axis!r} {sharded} is {shard!r} and {name} is {kind!r} with all {length} positions of that dim",
         "a rank holds only its own positions of a sharded dim; what it meets is cut alike or does not have the dim",
         f"{change(name, axis, kind, Shard(dim, shard.sizes))}; or {change(sharded, axis, shard, R)}",
+        code=Code.WHOLE_MEETS_SHARD,
+        cut=axis,
+    )
+
+
+def other_lengths(
+    axis: str, sharded: str, shard: Shard, length: int, other: str, other_kind: SpmdType, dim: int, other_length: int
+) -> Refused:
+    """A dim has `length` positions over all ranks of `sharded`, and `other_length` of `other`, in its dim `dim`."""
+    return Refused(
+        f"{sharded} is {shard!r} on axis {axis!r}, with {length} positions over all ranks, "
+        f"and meets {other_length} of {other}",
+        "shapes must fit over all ranks, not only on one",
+        change(other, axis, R, Shard(dim, shard.sizes)) if other_kind is R else change(sharded, axis, shard, R),
+        code=Code.WHOLE_MEETS_SHARD,
+        cut=axis,
+    )
+
+
+def other_order(axis: str, first: str, order: tuple[str, ...], other: str, other_order: tuple[str, ...]) -> Refused:
+    """A dim is cut over the same axes, not in the same order."""
+    return Refused(
+        f"{first} is cut over ({', '.join(order)}) and {other} over ({', '.join(other_order)}), outermost first",
+        "ranks hold different positions of a dim that is cut in another order",
+        f"cut {other} over ({', '.join(order)})",
+        code=Code.OTHER_SHARDS,
+        cut=axis,
     )
 
 
@@ -139,6 +179,40 @@ def along_shard(axis: str, name: str, shard: Shard, op: str, instead: str = "") 
         f"on axis {axis!r} {name} is {shard!r}, and {op} needs all of dim {shard.dim} on one rank",
         "a rank sees only its own positions of a sharded dim",
         f"{instead}; or {fix}" if instead else fix,
+        code=Code.ALONG_SHARD,
+        cut=axis,
+    )
+
+
+def typed_number(number: Number, name: str) -> Refused:
+    """A Python number that one device would not have is used as a value beside `name`."""
+    origin = number.origin
+    on = f" on axis {', '.join(map(repr, sorted(origin.axes)))}" if origin.axes else ""
+    if origin.source.value == "length":
+        return Refused(
+            f"{origin.text} is what this rank holds of a dim that is sharded{on}, and is used as a value with {name}",
+            "one device would take the length over all ranks",
+            f"spmd.size({origin.text.replace('.shape[', ', ').removesuffix(']')}), the length over all ranks"
+            if ".shape[" in origin.text
+            else "spmd.size(x, dim), the length over all ranks",
+            code=Code.LENGTH,
+            cut=min(origin.axes, default=None),
+        )
+    return Refused(
+        f"{origin.text} is another number on every rank{on}, and is used as a value with {name}",
+        "the ranks would go on with different values where the types say that they are equal",
+        "spmd.axis_index(axis) * x, which is V on the axis; or a number that does not depend on the rank",
+        code=Code.RANK,
+    )
+
+
+def varying_seed(axis: str, kind: SpmdType, op: str) -> Refused:
+    """Random numbers of a generator that every rank seeded with another number."""
+    return Refused(
+        f"on axis {axis!r} input is {kind!r}, and {op} draws other random numbers on every rank",
+        "the ranks would go on with different values where the types say that they are equal",
+        f"one seed for all ranks of {axis!r}; or {change('input', axis, R, V)} first, if each rank is to have its own",
+        code=Code.GENERATOR,
     )
 
 
@@ -148,5 +222,6 @@ def no_rule(what: str) -> Refused:
         f"{what} has no rule",
         "what it does to a tensor that is spread over ranks is not known",
         "write it with operations that have a rule; or compute it unchecked and state the type of the result: "
-        "with no_typecheck(): y = ..., then assert_type(y, {axis: type})",
+        'with no_typecheck("why it is right"): y = ..., then assert_type(y, {axis: type})',
+        code=Code.NO_RULE,
     )

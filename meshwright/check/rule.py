@@ -136,3 +136,23 @@ def _found(name: str) -> Iterator[Any]:
         function = getattr(space, name, None)
         if callable(function):
             yield function
+
+
+FUNCTIONAL: Final[dict[str, Handler]] = {}
+"""Name of a functional collective of torch -> what judges it."""
+
+
+def aten_rule(func: Any) -> Handler | None:
+    """What judges an op that is called by its name in torch.ops: the rule of the function that it is, if there is one."""
+    schema = getattr(func, "_schema", None)
+    qualified = schema.name if schema is not None else getattr(func, "_qualified_op_name", "")
+    space, _, name = qualified.partition("::")
+    if space in ("_c10d_functional", "_c10d_functional_autograd"):
+        return FUNCTIONAL.get(name)
+    if space != "aten":
+        return None
+    if name in INFER:
+        return Pure(name, INFER[name])
+    if name.endswith("_") and name[:-1] in INFER:
+        return Pure(name, INFER[name[:-1]], writes=True)
+    return next((RULES[form] for form in forms(name) if form in RULES), None)

@@ -14,15 +14,17 @@ from meshwright.check.refusal import Refused
 from meshwright.check.rule import Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
-from meshwright.check.tag import Tag, read, write
+from meshwright.check.tag import Tag, read, write, written
+from meshwright.codes import Code
+from meshwright.comm.number import Origin, Source, Whole
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 _SAYING: Final = (
-    "dim ndimension size numel nelement stride storage_offset element_size is_contiguous is_floating_point is_complex "
+    "dim ndimension stride storage_offset element_size is_contiguous is_floating_point is_complex "
     "is_signed is_pinned is_same_size data_ptr untyped_storage get_device requires_grad_ retain_grad register_hook "
-    "register_post_accumulate_grad_hook __len__ __repr__ __hash__ _is_view is_tensor is_storage result_type can_cast "
+    "register_post_accumulate_grad_hook __repr__ __hash__ _is_view is_tensor is_storage result_type can_cast "
     "share_memory_ is_shared is_conj is_neg is_inference has_names pin_memory record_stream _set_grad_enabled "
     "__reduce_ex__"
 )
@@ -69,8 +71,10 @@ def set_data(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], 
                 f"on axis {axis!r} .data would put {kind!r} into a tensor that is {held!r}",
                 "a tensor keeps its type as long as it lives",
                 f"values that are {held!r} on axis {axis!r}",
+                code=Code.WRITE,
             )
     func(*args, **kwargs)
+    written(x)
 
 
 @special(torch.Tensor.__deepcopy__)
@@ -78,5 +82,39 @@ def deepcopied(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...]
     """A copy has the type of what it copies."""
     result = func(*args, **kwargs)
     tag = read(args[0])
-    write(result, Tag(tag.layout, tag.fresh, stated=tag.stated))
+    write(result, Tag(tag.layout, tag.fresh, tag.counted, tag.factors, stated=tag.stated))
     return result
+
+
+def _length(dim: int, local: int, axes: tuple[str, ...]) -> int:
+    """A local length, that remembers what it is where the dim is sharded."""
+    return Whole(local, Origin(Source.LENGTH, frozenset(axes), f"x.shape[{dim}]")) if axes else local
+
+
+@special(getter("shape"), torch.Tensor.size)
+def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a rank holds; the length of a sharded dim says that it is not that of the whole."""
+    found = func(*args, **kwargs)
+    cuts = check.operand(args[0]).cuts
+    if not cuts:
+        return found
+    if isinstance(found, torch.Size):
+        return torch.Size(
+            [_length(dim, local, axes) for dim, (local, axes) in enumerate(zip(found, cuts, strict=True))]
+        )
+    dim = (args[1] if len(args) > 1 else kwargs["dim"]) % len(cuts)
+    return _length(dim, found, cuts[dim])
+
+
+@special(torch.Tensor.__len__)
+def first_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """len() gives a plain int whatever a method returns."""
+    return func(*args, **kwargs)
+
+
+@special(*forms("numel"), *forms("nelement"))
+def counted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """How many positions a rank holds."""
+    found = func(*args, **kwargs)
+    axes = {axis for each in check.operand(args[0]).cuts for axis in each}
+    return Whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found

@@ -9,10 +9,15 @@ from torch import Tensor
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
-from meshwright.check.operand import Operand, whole_shape
-from meshwright.check.refusal import Refused, change
+from meshwright.check.factors import Factor, assembled, end_to_end, factored, unsharded
+from meshwright.check.mode import STATES, varying
+from meshwright.check.operand import Operand, operand, whole_shape
+from meshwright.check.refusal import Refused, change, other_order
+from meshwright.check.report import Trusted
 from meshwright.check.rule import special
-from meshwright.check.tag import Tag, read, typed, write
+from meshwright.check.rules_function import exchanged
+from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, is_stale, read, typed, write
+from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
 from meshwright.comm.steps import BoundStep
 from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
@@ -29,36 +34,92 @@ def stated_type(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...
     return _assert(check, *args, **kwargs)
 
 
+STATES[assert_type] = stated_type
+
+
 def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tensor:
     stated = SpmdLayout(types)
-    tag = read(x)
-    for axis, kind in stated.items():
+    tag = UNKNOWN if is_stale(x) or read(x) is ASSUMED else read(x)
+    for axis in stated:
         _ = check.mesh[axis]  # the mesh says which axes there are
-        known = tag.layout.get(axis)
-        if known is not None and not agree(known, kind, check.operand(x).flows):
-            raise Refused(
-                f"x is {known!r} on axis {axis!r}, not {kind!r}",
-                "a stated type is verified where the type is known",
-                f"state {known!r}; or make it {change('x', axis, known, kind)}",
-            )
-    layout = _merged(tag.layout, stated)
+    if tag is UNKNOWN:
+        write(x, UNKNOWN)
+        known, counted, seen = SpmdLayout({}), tag.counted, None
+    else:
+        seen = check.operand(x)
+        known, counted = _verified(check, seen, stated), tag.counted
+        if tag.factors is not None and not set(stated) - set(known):
+            return x
+    layout = _merged(known, stated)
     whole_shape(tuple(x.shape), layout, check.mesh)
     leaf = x.is_leaf and x.requires_grad
-    write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, tag.counted))
+    write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, counted))
     return x
+
+
+def _verified(check: TypeCheck, seen: Operand, stated: SpmdLayout) -> SpmdLayout:
+    """What is known of a tensor, with what its author adds: of V, which dim is cut.
+
+    Errors: `Refused` where something else is known.
+    """
+    known = _on_dims(seen, [axis for axis, kind in stated.items() if isinstance(kind, Shard)])
+    refined: dict[str, SpmdType] = {}
+    for axis, kind in stated.items():
+        held = known.get(axis)
+        if held is None or agree(held, kind, seen.flows):
+            continue
+        if held is V and isinstance(kind, Shard):
+            refined[axis] = kind
+            check.report.trust(check.report.claims, Trusted(source.line(), f"V on axis {axis!r} is {kind!r}"))
+        elif isinstance(held, Shard) and kind is V:
+            continue
+        elif check.local and isinstance(held, Shard) and isinstance(kind, Shard):
+            refined[axis] = kind
+        else:
+            raise Refused(
+                f"x is {held!r} on axis {axis!r}, not {kind!r}",
+                "a stated type is verified where the type is known",
+                f"state {held!r}; or make it {change('x', axis, held, kind)}",
+                code=Code.OTHER_TYPE,
+            )
+    return known.replace(**refined) if refined else known
+
+
+def _on_dims(seen: Operand, axes: list[str]) -> SpmdLayout:
+    """The layout on dims.
+
+    Errors: `Refused` where one of `axes` shards a factor of a dim whose parts do not lie end to end.
+    """
+    if seen.tag.factors is None:
+        return seen.layout
+    for dim, factors in enumerate(factored(seen.tag.factors, seen.tag.layout, seen.degree, seen.shape)):
+        if not end_to_end(factors):
+            for axis in axes:
+                if any(axis == name for factor in factors for name, _ in factor.axes):
+                    raise _strided(axis, dim)
+    return seen.layout
+
+
+def _strided(axis: str, dim: int) -> Refused:
+    return Refused(
+        f"dim {dim} of x is a product of which axis {axis!r} shards one factor",
+        "the parts of such a dim do not lie end to end",
+        "unflatten the dim first",
+        code=Code.OTHER_SHARDS,
+        cut=axis,
+    )
 
 
 def _merged(known: SpmdLayout, stated: SpmdLayout) -> SpmdLayout:
     """All that is known; of axes that shard one dim, the order in which they were stated."""
     for dim in {kind.dim for kind in stated.values() if isinstance(kind, Shard)}:
-        both = [axis for axis in stated.sharding(dim) if axis in known]
-        if both != [axis for axis in known.sharding(dim) if axis in stated]:
-            raise Refused(
-                f"dim {dim} of x is cut over ({', '.join(known.sharding(dim))}), not over ({', '.join(both)})",
-                "ranks hold different positions of a dim that is cut in another order",
-                "state the axes in the order in which the dim is cut",
-            )
-    return SpmdLayout({**{axis: kind for axis, kind in known.items() if axis not in stated}, **stated})
+        both = tuple(axis for axis in stated.sharding(dim) if axis in known)
+        if both != tuple(axis for axis in known.sharding(dim) if axis in stated):
+            raise other_order(both[0], "x", known.sharding(dim), "the stated type", both)
+    finer = {
+        axis: known[axis] if kind is V and isinstance(known.get(axis), Shard) else kind for axis, kind in stated.items()
+    }
+    return SpmdLayout({**{axis: kind for axis, kind in known.items() if axis not in stated}, **finer})
 
 
 @special(BoundStep.__call__)
@@ -66,25 +127,118 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     """A step: what it starts from is verified, what it leads to is noted."""
     bound, x = args
     step: Step = bound.step
-    try:
-        tag = _after(step, check.operand(x))
-    except Refused as refused:
-        refused.call = step.op.value
-        raise
+    check.note_call(str(step), (x,))
+    seen = check.operand(x)
+    while True:
+        try:
+            tag = _after(check, step, seen)
+            break
+        except Refused as refused:
+            refused.call = step.op.value
+            if not check.forgets(refused) or refused.cut is None:
+                raise
+            layout = varying(seen, refused.cut)
+            seen = operand(
+                typed(layout, seen.tag.counted), seen.shape, seen.flows, seen.dtype, check.mesh, check.degree
+            )
+    if step.is_claim:
+        check.report.trust(
+            check.report.claims, Trusted(source.line(), f"{step.src!r} on axis {step.axis!r} is {step.dst!r}")
+        )
+    if step.op.communicates:
+        exchanged()
     result: Tensor = func(*args, **kwargs)
     write(result, tag)
     return result
 
 
-def _after(step: Step, operand: Operand) -> Tag:
-    known = operand.layout.get(step.axis)
-    if known is not None and not agree(known, step.src, operand.flows):
-        raise _starts_elsewhere(step, known)
-    counted = operand.tag.counted
-    if step.is_claim and step.dst is P and step.axis in counted:
-        raise _counted(step)
-    layout = operand.layout if known is not None else operand.layout.replace(**{step.axis: step.src})
-    return typed(after(layout, step), counted - {step.axis})
+def _after(check: TypeCheck, step: Step, seen: Operand) -> Tag:
+    counted = seen.tag.counted
+    layout = seen.tag.layout
+    for one in _each(step):
+        known = seen.layout.get(one.axis)
+        if known is None:
+            layout = layout.replace(**{one.axis: one.src})
+        elif not _starts(check, one, known, seen.flows):
+            raise _starts_elsewhere(one, known)
+        elif known is P and one.src is V:
+            return seen.tag  # the sum that is claimed was seen
+        if one.is_claim and one.src is V and one.axis in counted:
+            raise _counted(one)
+    counted -= set(step.axes)
+    if seen.tag.factors is not None:
+        return _of_factors(step, seen, layout, counted)
+    if check.local:
+        layout = SpmdLayout({**layout, **{axis: kind for axis, kind in step.before.items() if axis in step.axes}})
+        return typed(_moved(step, layout), counted)
+    return typed(after(layout, step), counted)
+
+
+def _starts(check: TypeCheck, step: Step, known: SpmdType, flows: bool) -> bool:
+    """Whether a tensor that is `known` is what the step starts from."""
+    if agree(known, step.src, flows):
+        return True
+    if known is P and step.is_claim and step.src is V and step.dst is P:
+        return True
+    varies = isinstance(known, Shard) or known is V
+    return check.local and varies and (isinstance(step.src, Shard) or step.src is V)
+
+
+def _of_factors(step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str]) -> Tag:
+    """A step of a tensor of which some dim is a product of factors."""
+    assert seen.tag.factors is not None
+    dims = factored(seen.tag.factors, layout, seen.degree, seen.shape)
+    others = unsharded(layout)
+    for one in _each(step):
+        axis, degree = one.axis, seen.degree.get(one.axis, 1)
+        if V in (one.src, one.dst) and not one.is_claim:
+            raise Refused(
+                f"x has a dim that is a product of factors, and {one} takes its dims apart",
+                "V is a list with one entry for each rank, along dim 0 where it is whole",
+                "unflatten the dim first",
+                code=Code.NO_STEP,
+            )
+        if isinstance(one.src, Shard):
+            dims[one.src.dim] = _leaves(dims[one.src.dim], axis, degree, one.src.dim)
+            others[axis] = one.dst
+        if isinstance(one.dst, Shard):
+            dims[one.dst.dim] = _joins(dims[one.dst.dim], axis, degree, one.dst)
+            others.pop(axis, None)
+        else:
+            others[axis] = one.dst
+    moved, factors = assembled(dims, others)
+    return typed(moved, counted, factors)
+
+
+def _leaves(dim: list[Factor], axis: str, degree: int, place: int) -> list[Factor]:
+    """The dim when the ranks of an axis are laid end to end: right where nothing before its factor is left."""
+    found = []
+    before = 1
+    for factor in dim:
+        if any(axis == name for name, _ in factor.axes):
+            if before != 1 or factor.axes[-1][0] != axis:
+                raise _strided(axis, place)
+            factor = Factor(factor.length, factor.axes[:-1], factor.local * degree)
+        before *= factor.local
+        found.append(factor)
+    return found
+
+
+def _joins(dim: list[Factor], axis: str, degree: int, shard: Shard) -> list[Factor]:
+    """The dim when each rank of an axis keeps its run of it: a part of the first factor that has any left."""
+    at = next((n for n, factor in enumerate(dim) if factor.local > 1), len(dim) - 1)
+    factor = dim[at]
+    if factor.local % degree:
+        raise _strided(axis, shard.dim)
+    cut = Factor(factor.length, (*factor.axes, (axis, shard)), factor.local // degree)
+    return [*dim[:at], cut, *dim[at + 1 :]]
+
+
+def _each(step: Step) -> list[Step]:
+    """What a step over several axes does on each, in the order in which they cut a dim."""
+    if len(step.axes) == 1:
+        return [step]
+    return [Step((axis,), kind, step.after[axis], step.op) for axis, kind in step.before.items()]
 
 
 def _counted(step: Step) -> Refused:
@@ -92,6 +246,7 @@ def _counted(step: Step) -> Refused:
         f"x is V on axis {step.axis!r} with something added that every rank has alike, R, and V -> P would sum it",
         f"the sum over {step.axis} counts once a rank what is meant once",
         f"claim V -> P first, then add what is R as {change('bias', step.axis, R, P)}; or add it after the sum",
+        code=Code.COUNTED,
     )
 
 
@@ -100,29 +255,39 @@ def after(layout: SpmdLayout, step: Step) -> SpmdLayout:
 
     Errors: `Refused` where the dims of other axes forbid it.
     """
-    if isinstance(step.src, Shard) and layout.sharding(step.src.dim)[-1] != step.axis:
-        inner = layout.sharding(step.src.dim)[-1]
+    for dim in {kind.dim for kind in step.before.values() if isinstance(kind, Shard)}:
+        leaving, there = step.before.sharding(dim), layout.sharding(dim)
+        if there[-len(leaving) :] == leaving:
+            continue
+        inner = there[-1]
         raise Refused(
-            f"dim {step.src.dim} is cut over ({', '.join(layout.sharding(step.src.dim))}), and {step.axis!r} is not "
-            f"the innermost",
+            f"dim {dim} is cut over ({', '.join(there)}), and {step.axis!r} is not the innermost",
             "only the innermost of the axes that cut a dim can leave it",
             f"{change('x', inner, layout[inner], R)} first",
+            code=Code.OTHER_SHARDS,
+            cut=inner,
         )
+    return _moved(step, layout)
+
+
+def _moved(step: Step, layout: SpmdLayout) -> SpmdLayout:
     shift = 0
-    if not step.is_claim and V in (step.src, step.dst):
+    if not step.is_claim and V in (step.src, step.dst) and step.src is not step.dst:
         shift = 1 if step.src is V else -1
     moved: dict[str, SpmdType] = {}
     for axis, kind in layout.items():
-        if axis != step.axis and isinstance(kind, Shard) and shift:
+        if axis not in step.axes and isinstance(kind, Shard) and shift:
             if kind.dim + shift < 0:
                 raise Refused(
                     f"{step.src!r} -> V on axis {step.axis!r} takes dim 0 apart, which is {kind!r} on axis {axis!r}",
                     "V is a list with one entry for each rank, along dim 0 where it is whole",
                     f"{change('x', axis, kind, R)} first",
+                    code=Code.NO_STEP,
+                    cut=axis,
                 )
             kind = S(kind.dim + shift, kind.sizes)
         moved[axis] = kind
-    return SpmdLayout(moved).replace(**{step.axis: step.dst})
+    return SpmdLayout(moved).replace(**step.after)
 
 
 def _starts_elsewhere(step: Step, known: SpmdType) -> Refused:
@@ -139,6 +304,10 @@ def _starts_elsewhere(step: Step, known: SpmdType) -> Refused:
         fix = change("x", step.axis, known, step.dst)
         if known is V and step.src is P:
             fix = f"{change('x', step.axis, V, P)}, if the sum over ranks of these values is meant, before this call"
+        elif known is V and isinstance(step.src, Shard):
+            fix = f"assert_type(x, {{{step.axis!r}: {step.src!r}}}) before this call, if the list is that dim cut"
         elif known is P and step.src is not P:
             fix = change("x", step.axis, P, step.dst if step.dst is not P else R)
-    return Refused(f"x is {known!r} on axis {step.axis!r}, not {step.src!r}, and {step}", why, fix)
+    return Refused(
+        f"x is {known!r} on axis {step.axis!r}, not {step.src!r}, and {step}", why, fix, code=Code.OTHER_TYPE
+    )

@@ -19,6 +19,8 @@ _NAMES: Final = (
 
 def _listwise(name: str) -> Callable[..., tuple[Any, ...]]:
     def infer(first: tuple[Any, ...], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """As the op, for each position of the lists."""
+
         def pick(value: Any, n: int) -> Any:
             return value[n] if isinstance(value, tuple) else value
 

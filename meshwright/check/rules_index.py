@@ -15,6 +15,7 @@ from meshwright.check.refusal import along_shard, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.tag import typed, write
+from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.types.kinds import I, R, Shard
 
@@ -79,7 +80,7 @@ def index_select(input: Operand, dim: int, index: Operand) -> Result:
     return propagate("index_select", terms, value, out, along=along)
 
 
-@pure("gather", "take_along_dim")
+@pure("gather")
 def gather(input: Operand, dim: int, index: Operand, *, sparse_grad: bool = False) -> Result:
     """At each position, the place that `index` says along one dim, which is whole; other dims go together."""
     labels = tuple(range(len(input.shape)))
@@ -88,6 +89,14 @@ def gather(input: Operand, dim: int, index: Operand, *, sparse_grad: bool = Fals
     terms = (Term("input", input, labels), Term("index", index, theirs))
     value = ((Factor(0), Factor(1, linear=False)),)
     return propagate("gather", terms, value, theirs, along={at: ""})
+
+
+@pure("take_along_dim")
+def take_along_dim(input: Operand, indices: Operand, dim: int | None = None) -> Result:
+    """As `gather`, where both have the same dims."""
+    if dim is None or len(input.shape) != len(indices.shape):
+        raise TypeError("without dim, or indices of other dims")
+    return gather(input, dim, indices)
 
 
 _WRITTEN = Formula.read("input, value: input + value")
@@ -111,10 +120,12 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     except TypeError as error:
         raise no_rule(f"a write by {error}") from None
     assert region.whole is not None
-    part = Operand(region.tag, tuple(target[index].shape), region.whole, mine.flows, mine.dtype)
+    part = check.operand_of(region.tag, tuple(target[index].shape), mine)
     written = _WRITTEN.infer("a write", (part, theirs), {})
     demand_kept("a write", part, written)
+    check.demand_unshared("a write", target)
     result = func(*args, **kwargs)
+    marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
         gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}
         write(target, typed(mine.layout.replace(**gained)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import aligned
@@ -62,89 +62,185 @@ def outer(input: Operand, vec2: Operand) -> Result:
     return propagate("outer", (Term("input", input, ("m",)), Term("vec2", vec2, ("n",))), _PRODUCT, ("m", "n"))
 
 
+@pure("vdot")
+def vdot(input: Operand, other: Operand) -> Result:
+    """[k], [k] -> one number."""
+    return propagate("vdot", (Term("input", input, ("k",)), Term("other", other, ("k",))), _PRODUCT, ())
+
+
+@pure("inner")
+def inner(input: Operand, other: Operand) -> Result:
+    """[..., k], [..., k] -> the dims of both, without k."""
+    if not input.shape or not other.shape:
+        raise TypeError("a scalar")
+    left = tuple(("left", dim) for dim in range(len(input.shape) - 1))
+    right = tuple(("right", dim) for dim in range(len(other.shape) - 1))
+    terms = (Term("input", input, (*left, "k")), Term("other", other, (*right, "k")))
+    return propagate("inner", terms, _PRODUCT, (*left, *right))
+
+
+@pure("bilinear")
+def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | None = None) -> Result:
+    """[..., i] with [..., j], [n, i, j] and [n] -> [..., n]."""
+    batch = tuple(range(len(input1.shape) - 1))
+    terms = [
+        Term("input1", input1, (*batch, "i")),
+        Term("input2", input2, (*batch, "j")),
+        Term("weight", weight, ("n", "i", "j")),
+    ]
+    value = [(Factor(0), Factor(1), Factor(2))]
+    if bias is not None:
+        terms.append(Term("bias", bias, ("n",)))
+        value.append((Factor(3),))  # type: ignore[arg-type]
+    return propagate("bilinear", terms, value, (*batch, "n"))
+
+
+@pure("addr")
+def addr(input: Operand, vec1: Operand, vec2: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
+    """beta * input + alpha * outer(vec1, vec2)."""
+    out: Labels = ("m", "n")
+    terms = (
+        Term("input", input, out[len(out) - len(input.shape) :]),
+        Term("vec1", vec1, ("m",)),
+        Term("vec2", vec2, ("n",)),
+        Term("beta", beta),
+        Term("alpha", alpha),
+    )
+    return propagate("addr", terms, ((Factor(0), Factor(3)), (Factor(1), Factor(2), Factor(4))), out)
+
+
+@pure("addbmm")
+def addbmm(input: Operand, batch1: Operand, batch2: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
+    """beta * input + alpha * (batch1 @ batch2), summed over the batch."""
+    out: Labels = ("m", "n")
+    terms = (
+        Term("input", input, out[len(out) - len(input.shape) :]),
+        Term("batch1", batch1, ("batch", "m", "k")),
+        Term("batch2", batch2, ("batch", "k", "n")),
+        Term("beta", beta),
+        Term("alpha", alpha),
+    )
+    return propagate("addbmm", terms, ((Factor(0), Factor(3)), (Factor(1), Factor(2), Factor(4))), out)
+
+
+@pure("kron")
+def kron(input: Operand, other: Operand) -> Result:
+    """Every position of the input times all of the other, which is whole."""
+    if len(input.shape) != len(other.shape):
+        raise TypeError("tensors of different numbers of dims")
+    labels = tuple(range(len(input.shape)))
+    inner_labels = tuple(("inner", dim) for dim in labels)
+    along: dict[Label, str] = dict.fromkeys(inner_labels, "")
+    lengths: dict[Label, int] = {dim: input.whole[dim] * other.whole[dim] for dim in labels}
+    terms = (Term("input", input, labels), Term("other", other, inner_labels))
+    return propagate("kron", terms, _PRODUCT, labels, along=along, lengths=lengths)
+
+
+@pure("tensordot")
+def tensordot(a: Operand, b: Operand, dims: Any = 2, out: None = None) -> Result:
+    """A sum over the last dims of one and the first of the other, or over pairs of dims."""
+    if isinstance(dims, int):
+        mine, theirs = tuple(range(len(a.shape) - dims, len(a.shape))), tuple(range(dims))
+    else:
+        mine, theirs = (tuple(each) for each in dims)
+    left: list[Label] = [("left", dim) for dim in range(len(a.shape))]
+    right: list[Label] = [("right", dim) for dim in range(len(b.shape))]
+    for n, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        left[one] = right[other] = ("shared", n)
+    kept = [label for label in (*left, *right) if label not in [("shared", n) for n in range(len(mine))]]
+    return propagate("tensordot", (Term("a", a, tuple(left)), Term("b", b, tuple(right))), _PRODUCT, tuple(kept))
+
+
+@pure("chain_matmul")
+def chain_matmul(*matrices: Operand) -> Result:
+    """A product of matrices."""
+    return multi_dot(matrices)
+
+
+@pure("multi_dot")
+def multi_dot(tensors: tuple[Operand, ...]) -> Result:
+    """A product of matrices; the first and the last may be vectors."""
+    last = len(tensors)
+    labels: list[Labels] = [(n, n + 1) for n in range(last)]
+    if len(tensors[0].shape) == 1:
+        labels[0] = (1,)
+    if len(tensors[-1].shape) == 1:
+        labels[-1] = (last - 1,)
+    terms = [Term(f"tensor {n}", one, mine) for n, (one, mine) in enumerate(zip(tensors, labels, strict=True))]
+    out = tuple(end for end, tensor in ((0, tensors[0]), (last, tensors[-1])) if len(tensor.shape) == 2)
+    return propagate("multi_dot", terms, (tuple(Factor(n) for n in range(last)),), out)
+
+
+@pure("cross", "linalg_cross")
+def cross(input: Operand, other: Operand, dim: int | None = -1) -> Result:
+    """Along a dim of three positions, which is whole; linear in both."""
+    count = max(len(input.shape), len(other.shape))
+    if dim is None:
+        raise TypeError("without dim")
+    labels = tuple(range(count))
+    terms = (Term("input", input, aligned(input, count)), Term("other", other, aligned(other, count)))
+    return propagate("cross", terms, _PRODUCT, labels, along={dim % count: ""})
+
+
 @pure("einsum")
 def einsum(equation: str, *operands: Any) -> Result:
     """A product of all operands, summed over the letters that the result does not have."""
+    if not isinstance(equation, str):
+        raise TypeError("lists of dims in place of an equation")
     flat: Sequence[Operand] = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple) else operands
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     groups = inputs.split(",")
-    if "." in equation or len(groups) != len(flat):
-        raise TypeError(f"the equation {equation!r}")
-    letters = [letter for group in groups for letter in group]
-    out = tuple(result) if arrow else tuple(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    terms = [
-        Term(f"operand {n}", operand, tuple(group)) for n, (operand, group) in enumerate(zip(flat, groups, strict=True))
-    ]
-    return propagate("einsum", terms, (tuple(Factor(n) for n in range(len(terms))),), out)
+    if len(groups) != len(flat):
+        raise TypeError(f"the equation {equation!r} for {len(flat)} tensors")
+    labels = [_letters(group, len(operand.shape)) for group, operand in zip(groups, flat, strict=True)]
+    every = [label for each in labels for label in each]
+    dots = sorted({label for label in every if isinstance(label, int)})
+    if arrow:
+        out = [each for letter in result.replace("...", ".") for each in (dots if letter == "." else [letter])]
+    else:
+        out = [*dots, *sorted(letter for letter in set(every) if isinstance(letter, str) and every.count(letter) == 1)]
+    repeated = [label for each in labels for label in each if each.count(label) > 1]
+    terms = [Term(f"operand {n}", operand, mine) for n, (operand, mine) in enumerate(zip(flat, labels, strict=True))]
+    value = (tuple(Factor(n) for n in range(len(terms))),)
+    return propagate("einsum", terms, value, tuple(out), along=dict.fromkeys(repeated, ""))
 
 
-@pure("scaled_dot_product_attention")
-def attention(
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    attn_mask: Operand | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+def _letters(group: str, count: int) -> Labels:
+    """The labels of an operand of `count` dims; those that dots stand for are -1, -2, ... from the last one on."""
+    named = group.replace("...", ".")
+    spread = count - len(named.replace(".", ""))
+    if spread < 0 or (spread and "." not in named):
+        raise TypeError(f"{group!r} for a tensor of {count} dims")
+    return tuple(each for letter in named for each in (range(-spread, 0) if letter == "." else [letter]))
+
+
+@pure("grouped_mm", "_grouped_mm")
+def grouped_mm(
+    mat_a: Operand, mat_b: Operand, *, offs: Operand | None = None, bias: Any = None, out_dtype: Any = None
 ) -> Result:
-    """query[..., heads, L, e], key[..., heads, K, e], value[..., heads, K, d] -> [..., heads, L, d].
+    """Matrices of several groups, end to end in one dim, which `offs`[groups] cuts and which is whole.
 
-    Heads and batch may be sharded. Keys are needed whole, and features too; queries may be sharded where a mask and
-    not their place on the rank says what they see.
+    [rows, k] @ [groups, k, n]; [groups, m, k] @ [k, columns]; [m, rows] @ [rows, n] -> [groups, m, n].
     """
-    if dropout_p:
-        raise TypeError("dropout_p")
-    batch = tuple(range(len(query.shape) - 2))
-    terms = [
-        Term("query", query, (*batch, "L", "e")),
-        Term("key", key, (*batch, "K", "e")),
-        Term("value", value, (*batch, "K", "d")),
-    ]
-    factors = [Factor(0, linear=False), Factor(1, linear=False), Factor(2)]
-    if attn_mask is not None:
-        shared = tuple((*batch, "L", "K")[-len(attn_mask.shape) :])
-        terms.append(Term("attn_mask", attn_mask, shared))
-        factors.append(Factor(3, linear=False))
-    along: dict[Label, str] = {"K": "", "e": ""}
-    if is_causal:
-        along["L"] = "a mask made from the places of the queries in the whole, instead of is_causal"
-    lengths: dict[Label, int] = {}
-    if enable_gqa:  # each key head serves some query heads, which stand together
-        lengths = {batch[-1]: query.whole[-3]}
-        terms = [_regrouped(term, len(batch) - 1, query) for term in terms]
-    return propagate("attention", terms, (factors,), (*batch, "L", "d"), along=along, lengths=lengths)
+    if bias is not None:
+        raise TypeError("bias")
+    left, right, out = _GROUPED.get((len(mat_a.shape), len(mat_b.shape)), ((), (), ()))
+    terms = [Term("mat_a", mat_a, left), Term("mat_b", mat_b, right)]
+    value = [Factor(0), Factor(1)]
+    along: dict[Label, str] = {}
+    if offs is not None:
+        terms.append(Term("offs", offs, ("groups",)))
+        value.append(Factor(2, linear=False))
+        along = dict.fromkeys(("groups", "rows", "columns"), "")
+    return propagate("grouped_mm", terms, (value,), out, along=along)
 
 
-def _regrouped(term: Term, heads: int, query: Operand) -> Term:
-    """The term as it would be with its heads repeated for the queries that share them."""
-    operand = term.given
-    assert isinstance(operand, Operand)
-    if len(operand.whole) != len(query.whole) or operand.whole[heads] in (1, query.whole[heads]):
-        return term
-    whole = (*operand.whole[:heads], query.whole[heads], *operand.whole[heads + 1 :])
-    return term._replace(given=Operand(operand.tag, operand.shape, whole, operand.flows, operand.dtype))
-
-
-@pure("embedding")
-def embedding(
-    input: Operand,
-    weight: Operand,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Result:
-    """tokens[...] of weight[vocab, d] -> [..., d]; all rows are on every rank."""
-    if max_norm is not None or scale_grad_by_freq or sparse:
-        raise TypeError("max_norm, scale_grad_by_freq or sparse")
-    batch = tuple(range(len(input.shape)))
-    terms = (Term("input", input, batch), Term("weight", weight, ("vocab", "d")))
-    instead = "look up this rank's rows, masked_fill the others with 0 and claim the result: reinterpret V -> P"
-    value = ((Factor(0, linear=False), Factor(1)),)
-    return propagate("embedding", terms, value, (*batch, "d"), along={"vocab": instead})
+_GROUPED: Final[dict[tuple[int, int], tuple[Labels, Labels, Labels]]] = {
+    (2, 3): (("rows", "k"), ("groups", "k", "n"), ("rows", "n")),
+    (3, 2): (("groups", "m", "k"), ("k", "columns"), ("m", "columns")),
+    (2, 2): (("m", "rows"), ("rows", "n"), ("groups", "m", "n")),
+    (3, 3): (("groups", "m", "k"), ("groups", "k", "n"), ("groups", "m", "n")),
+}
 
 
 def _matmul_labels(left: int, right: int) -> tuple[Labels, Labels, Labels]:

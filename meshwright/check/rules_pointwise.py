@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from meshwright.check.algebra import Result
+from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change
-from meshwright.check.rule import pure
+from meshwright.check.rule import INFER, Pure, getter, pure, special
 from meshwright.check.tag import ZERO
+from meshwright.check.term import Labels, Term, opaque
+from meshwright.codes import Code
 from meshwright.types.kinds import P, R
 
 UNARY: Final = """
     abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac lgamma log log10 log1p
     log2 logit nan_to_num reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc digamma
-    hardsigmoid hardswish logsigmoid relu6 softsign tanhshrink angle i0
+    hardsigmoid hardswish logsigmoid relu6 softsign tanhshrink angle i0 absolute arccos arccosh arcsin arcsinh arctan
+    arctanh fix expit entr erfcx i0e i1 i1e ndtr log_ndtr
 """
 """Not linear in their one argument."""
 
@@ -38,7 +42,17 @@ FORMULAS: Final = {
     "contiguous": "input, memory_format=None: input",
     "conj": "input: input",
     "resolve_conj": "input: input",
+    "resolve_neg": "input: input",
+    "conj_physical": "input: input",
     "real": "input: input",
+    "imag": "input: input",
+    "complex": "real, imag: real + imag",
+    "polar": "abs, angle: ~abs * ~angle",
+    "deg2rad": "input: input",
+    "rad2deg": "input: input",
+    "subtract": "input, other, *, alpha=1: input + other * alpha",
+    "multiply": "input, other: input * other",
+    "ldexp": "input, other: input * ~other",
     "detach": "input: input",
     "where": "condition, input, other: ~condition * input + ~condition * other",
     "masked_fill": "input, mask, value: input * ~mask + value * ~mask",
@@ -52,13 +66,16 @@ FORMULAS: Final = {
     "minimum": "input, other: ~input * ~other",
     "fmax": "input, other: ~input * ~other",
     "fmin": "input, other: ~input * ~other",
+    "float_power": "input, exponent: ~input * ~exponent",
     "atan2": "input, other: ~input * ~other",
+    "arctan2": "input, other: ~input * ~other",
     "hypot": "input, other: ~input * ~other",
     "fmod": "input, other: ~input * ~other",
     "remainder": "input, other: ~input * ~other",
     "logaddexp": "input, other: ~input * ~other",
+    "logaddexp2": "input, other: ~input * ~other",
     "xlogy": "input, other: ~input * ~other",
-    "copysign": "input, other: ~input * ~other",
+    "xlog1py": "input, other: ~input * ~other",
     "relu": "input, inplace=False: ~input",
     "silu": "input, inplace=False: ~input",
     "mish": "input, inplace=False: ~input",
@@ -69,17 +86,22 @@ FORMULAS: Final = {
     "leaky_relu": "input, negative_slope=0.01, inplace=False: ~input",
     "softplus": "input, beta=1, threshold=20: ~input",
     "hardtanh": "input, min_val=-1.0, max_val=1.0, inplace=False: ~input",
+    "threshold": "input, threshold, value, inplace=False: ~input",
+    "hardshrink": "input, lambd=0.5: ~input",
+    "softshrink": "input, lambd=0.5: ~input",
     **dict.fromkeys(UNARY.split(), "input: ~input"),
 }
 
 COMPARED: Final = """
     eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor floor_divide rfloor_divide
+    not_equal less less_equal greater greater_equal bitwise_right_shift gcd lcm heaviside
 """
-ASKED: Final = "logical_not bitwise_not isnan isinf isfinite signbit"
+ASKED: Final = "logical_not bitwise_not isnan isinf isfinite signbit isposinf isneginf isreal"
 
 SILENT: Final = {
     **dict.fromkeys(COMPARED.split(), "input, other: ~input * ~other"),
     **dict.fromkeys(ASKED.split(), "input: ~input"),
+    "bitwise_left_shift": "input, other: input * ~other",
     "isclose": "input, other, rtol=1e-05, atol=1e-08, equal_nan=False: ~input * ~other",
 }
 """Formulas of ops that pass no gradient on: there R and I are one."""
@@ -102,6 +124,12 @@ for _name, _text in FORMULAS.items():
 for _name, _text in SILENT.items():
     pointwise(_name, _text, flows=False)
 
+
+def without_gradient(argument: Any) -> Any:
+    """An argument through which the op passes no gradient: there R and I are one."""
+    return replace(argument, flows=False) if isinstance(argument, Operand) else argument
+
+
 _QUOTIENT: Final = Formula.read("input, other: input * ~other")
 _ROUNDED: Final = Formula.read("input, other: ~input * ~other")
 
@@ -112,6 +140,26 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Result:
     formula = _QUOTIENT if rounding_mode is None else _ROUNDED
     op = "div" if rounding_mode is None else f"div(rounding_mode={rounding_mode!r})"
     return formula.infer(op, (input, other), {})
+
+
+special(getter("imag"))(Pure("imag", INFER["imag"]))
+
+
+@pure("prelu")
+def prelu(input: Operand, weight: Operand) -> Result:
+    """One slope for all, or one for each position of the second dim."""
+    labels = tuple(range(len(input.shape)))
+    slopes: Labels = (1,) if weight.whole != (1,) else ("one",)
+    return propagate("prelu", (Term("input", input, labels), Term("weight", weight, slopes)), opaque(2), labels)
+
+
+_SIGNED: Final = Formula.read("input, other: ~input * ~other")
+
+
+@pure("copysign")
+def copysign(input: Operand, other: Any) -> Result:
+    """The sign of `other` passes no gradient on."""
+    return _SIGNED.infer("copysign", (input, without_gradient(other)), {})
 
 
 _OVERWRITTEN: Final = Formula.read("input, src: input + src")
@@ -143,6 +191,7 @@ def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
                 f"on axis {axis!r} input is P, and {op} would cut its parts to whole numbers",
                 "parts that are cut do not add up to the sum that is cut",
                 change("input", axis, P, R) + " first",
+                code=Code.CAST,
             )
         if torch.promote_types(dtype, input.dtype) != dtype:
             raise Refused(
@@ -150,6 +199,7 @@ def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
                 f"the sum over {axis} would add rounded parts; a sum in lower precision is the collective's business",
                 change("input", axis, P, R) + f" first, in {input.dtype}, and cast the sum; or state the dtype of the "
                 "collective where it is called",
+                code=Code.CAST,
             )
     return _CAST.infer(op, (input,), {})
 
@@ -166,13 +216,23 @@ def to(input: Operand, *args: Any, **kwargs: Any) -> Result:
     return cast(f"a cast to {dtype}", input, dtype)
 
 
+def _to_dtype(dtype: torch.dtype, input: Operand) -> Result:
+    """A cast: parts of a sum may not be rounded."""
+    return cast(f"a cast to {dtype}", input, dtype)
+
+
 for _name, _dtype in {
     "float": torch.float32,
     "double": torch.float64,
     "half": torch.float16,
     "bfloat16": torch.bfloat16,
+    "cfloat": torch.complex64,
+    "cdouble": torch.complex128,
+    "byte": torch.uint8,
+    "char": torch.int8,
+    "short": torch.int16,
     "int": torch.int32,
     "long": torch.int64,
     "bool": torch.bool,
 }.items():
-    pure(_name)(partial(lambda dtype, input: cast(f"a cast to {dtype}", input, dtype), _dtype))
+    pure(_name)(partial(_to_dtype, _dtype))

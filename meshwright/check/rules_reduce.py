@@ -12,7 +12,8 @@ from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import pure
-from meshwright.check.term import Factor, Label, Labels, Sum, Term, linear, opaque
+from meshwright.check.term import Label, Labels, Sum, Term, linear, opaque
+from meshwright.codes import Code
 from meshwright.types.kinds import P, R
 
 Dims = int | Sequence[int] | None
@@ -33,8 +34,13 @@ def _kept(count: int, gone: set[int], keepdim: bool) -> Labels:
     return tuple(("one", dim) if dim in gone else dim for dim in range(count) if keepdim or dim not in gone)
 
 
-def _reduce(op: str, input: Operand, value: Sum, dim: Dims, keepdim: bool, along: str | None, flows: bool) -> Result:
-    """along: what to write instead where a dim is sharded that goes; None where it may be."""
+def reduced(
+    op: str, input: Operand, value: Sum, dim: Dims, keepdim: bool, along: str | None, flows: bool = True
+) -> Result:
+    """One position of many.
+
+    along: what to write instead where a dim is sharded that goes; None where it may be.
+    """
     count = len(input.shape)
     gone = _dims(dim, count)
     lengths: dict[Label, int] = {("one", each): 1 for each in gone}
@@ -52,8 +58,9 @@ def sum_(input: Operand, dim: Dims = None, keepdim: bool = False, *, dtype: torc
                 f"on axis {axis!r} input is P, and sum(dtype={dtype}) would cut its parts to whole numbers",
                 "parts that are cut do not add up to the sum that is cut",
                 change("input", axis, P, R) + " first",
+                code=Code.CAST,
             )
-    return _reduce("sum", input, linear(), dim, keepdim, None, flows=True)
+    return reduced("sum", input, linear(), dim, keepdim, None)
 
 
 @pure("mean")
@@ -64,18 +71,19 @@ def mean(input: Operand, dim: Dims = None, keepdim: bool = False, *, dtype: torc
         count *= input.whole[each]
     shown = "" if dim is None else f"{dim!r}"
     instead = f"input.sum({shown}) / {count}, which is P over the axis: {count} is the count over all ranks"
-    return _reduce("mean", input, linear(), dim, keepdim, instead, flows=True)
+    return reduced("mean", input, linear(), dim, keepdim, instead)
 
 
-NONLINEAR: Final = "amax amin prod std var logsumexp nansum nanmean"
+NONLINEAR: Final = "amax amin prod std var logsumexp nanmean"
 """Reductions to one tensor that are linear in nothing."""
-SILENT: Final = "argmax argmin all any count_nonzero"
+SILENT: Final = "argmax argmin all any"
 """The same, without a gradient."""
 
 
 def _reduction(name: str, flows: bool) -> None:
     def infer(input: Operand, dim: Dims = None, keepdim: bool = False, **static: Any) -> Result:
-        return _reduce(name, input, opaque(), dim, keepdim, "", flows)
+        """Over dims that are whole."""
+        return reduced(name, input, opaque(), dim, keepdim, "", flows)
 
     pure(name)(infer)
 
@@ -86,6 +94,18 @@ for _name in SILENT.split():
     _reduction(_name, flows=False)
 
 
+@pure("nansum")
+def nansum(input: Operand, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Result:
+    """The sum over a sharded dim is P; what is NaN in a sum need not be NaN in its parts."""
+    return reduced("nansum", input, opaque(), dim, keepdim, None, flows=True)
+
+
+@pure("count_nonzero")
+def count_nonzero(input: Operand, dim: Dims = None) -> Result:
+    """Counts over a sharded dim add up."""
+    return reduced("count_nonzero", input, opaque(), dim, False, None, flows=False)
+
+
 @pure("max", "min")
 def max_(input: Operand, dim: Any = None, keepdim: bool = False, *, other: Operand | None = None) -> Any:
     """Of all positions; along a dim, with the places; or of two tensors, as `maximum`."""
@@ -93,121 +113,110 @@ def max_(input: Operand, dim: Any = None, keepdim: bool = False, *, other: Opera
         dim, other = None, dim
     if other is not None:
         return _LARGER.infer("max", (input, other), {})
-    values = _reduce("max", input, opaque(), dim, keepdim, "", flows=True)
-    return values if dim is None else (values, _reduce("max", input, opaque(), dim, keepdim, "", flows=False))
+    return picked("max", input, dim, keepdim) if dim is not None else reduced("max", input, opaque(), None, False, "")
 
 
 _LARGER: Final = Formula.read("input, other: ~input * ~other")
 
 
-@pure("vector_norm", "norm", "linalg_vector_norm")
-def norm(
-    input: Operand, p: Any = 2, dim: Dims = None, keepdim: bool = False, *, ord: Any = None, dtype: Any = None
+def picked(op: str, input: Operand, dim: int, keepdim: bool) -> tuple[Result, Result]:
+    """A value of each line along `dim`, which is whole, and its place."""
+    values, indices = (reduced(op, input, opaque(), dim, keepdim, "", flows) for flows in (True, False))
+    return values, indices
+
+
+@pure("median", "nanmedian")
+def median(input: Operand, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Of all positions, which are whole; along a dim, with the places."""
+    return (
+        picked("median", input, dim, keepdim)
+        if dim is not None
+        else reduced("median", input, opaque(), None, False, "")
+    )
+
+
+@pure("mode")
+def mode(input: Operand, dim: int = -1, keepdim: bool = False) -> tuple[Result, Result]:
+    """The most frequent value along a dim that is whole, and its place."""
+    return picked("mode", input, dim, keepdim)
+
+
+@pure("kthvalue")
+def kthvalue(input: Operand, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Result, Result]:
+    """The k-th smallest value along a dim that is whole, and its place."""
+    return picked("kthvalue", input, dim, keepdim)
+
+
+@pure("aminmax")
+def aminmax(input: Operand, *, dim: int | None = None, keepdim: bool = False) -> tuple[Result, ...]:
+    """Smallest and largest along a dim that is whole."""
+    return (reduced("aminmax", input, opaque(), dim, keepdim, ""),) * 2
+
+
+@pure("std_mean", "var_mean")
+def var_mean(input: Operand, dim: Dims = None, keepdim: bool = False, **static: Any) -> tuple[Result, ...]:
+    """Spread and mean along dims that are whole."""
+    return (reduced("var_mean", input, opaque(), dim, keepdim, ""),) * 2
+
+
+@pure("quantile", "nanquantile")
+def quantile(
+    input: Operand, q: float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Result:
+    """One quantile along a dim that is whole."""
+    if isinstance(q, Operand):
+        raise TypeError("a tensor of quantiles")
+    return reduced("quantile", input, opaque(), dim, keepdim, "")
+
+
+_SQUARES: Final = "input.square().sum(), which is P over the axis: reduce it, then .sqrt()"
+
+
+@pure("vector_norm", "linalg_vector_norm")
+def vector_norm(
+    x: Operand, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Result:
     """Not a sum: of a sharded tensor the squares are."""
-    instead = "input.square().sum(), which is P over the axis: reduce it, then .sqrt()"
-    return _reduce("norm", input, opaque(), dim, keepdim, instead, flows=True)
+    return reduced("vector_norm", x, opaque(), dim, keepdim, _SQUARES)
 
 
-@pure("softmax", "log_softmax", "softmin")
-def softmax(input: Operand, dim: int, *args: Any, **kwargs: Any) -> Result:
-    """Along a dim that is whole."""
-    return _along("softmax", input, dim, opaque())
-
-
-@pure("cumsum")
-def cumsum(input: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Result:
-    """Along a dim that is whole; linear."""
-    return _along("cumsum", input, dim, linear())
-
-
-@pure("sort")
-def sort(input: Operand, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> tuple[Result, ...]:
-    """Values and places along a dim that is whole."""
-    return tuple(_along("sort", input, dim, opaque(), flows=flows) for flows in (True, False))
-
-
-@pure("argsort")
-def argsort(input: Operand, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Result:
-    """Places along a dim that is whole."""
-    return _along("argsort", input, dim, opaque(), flows=False)
-
-
-@pure("topk")
-def topk(input: Operand, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Result, ...]:
-    """The k largest values and their places, along a dim that is whole."""
-    lengths: dict[Label, int] = {dim % len(input.shape): k}
-    return tuple(_along("topk", input, dim, opaque(), lengths=lengths, flows=flows) for flows in (True, False))
-
-
-def _along(
-    op: str, input: Operand, dim: int, value: Sum, *, lengths: dict[Label, int] | None = None, flows: bool = True
-) -> Result:
-    labels = tuple(range(len(input.shape)))
-    needed: dict[Label, str] = {dim % max(len(labels), 1): ""}
-    term = Term("input", input, labels)
-    return propagate(op, (term,), value, labels, along=needed, lengths=lengths, flows=flows)
-
-
-@pure("layer_norm", "rms_norm")
-def layer_norm(
+@pure("norm")
+def norm(
     input: Operand,
-    normalized_shape: Sequence[int],
-    weight: Operand | None = None,
-    bias: Any = None,
-    eps: float | None = 1e-5,
+    p: Any = "fro",
+    dim: Dims = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: torch.dtype | None = None,
 ) -> Result:
-    """Over the last dims, which are whole; scaled by a weight of their shape, and shifted."""
-    labels = tuple(range(len(input.shape)))
-    last = labels[len(labels) - len(normalized_shape) :]
-    terms = [Term("input", input, labels)]
-    value: list[tuple[Factor, ...]] = [(Factor(0, linear=False),)]
-    if weight is not None:
-        terms.append(Term("weight", weight, last))
-        value = [(Factor(0, linear=False), Factor(1))]
-    if isinstance(bias, Operand):
-        terms.append(Term("bias", bias, last))
-        value.append((Factor(len(terms) - 1),))
-    needed: dict[Label, str] = dict.fromkeys(last, "")
-    return propagate("norm", terms, value, labels, along=needed)
+    """Over dims that are whole, in the forms of `torch.norm` and `torch.linalg.norm`."""
+    return reduced("norm", input, opaque(), dim, keepdim, _SQUARES)
 
 
-@pure("cross_entropy", "nll_loss")
-def cross_entropy(
-    input: Operand,
-    target: Operand,
-    weight: Operand | None = None,
-    size_average: Any = None,
-    ignore_index: int = -100,
-    reduce: Any = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
+@pure("matrix_norm")
+def matrix_norm(
+    A: Operand, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Result:
-    """input[N, classes, ...], target[N, ...]: classes are whole; a sum over sharded positions is P."""
-    if weight is not None or size_average is not None or reduce is not None:
-        raise TypeError("weight, size_average or reduce")
-    places = tuple(place for place in range(len(input.shape)) if place != (1 if len(input.shape) > 1 else 0))
-    classes = 1 if len(input.shape) > 1 else 0
-    labels = tuple("classes" if place == classes else place for place in range(len(input.shape)))
-    if len(target.shape) == len(input.shape):
-        raise TypeError("a target of probabilities")
-    return _loss("cross_entropy", (Term("input", input, labels), Term("target", target, places)), reduction, "classes")
+    """Of matrices that are whole."""
+    return reduced("matrix_norm", A, opaque(), dim, keepdim, "")
 
 
-@pure("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-def elementwise_loss(
-    input: Operand, target: Operand, size_average: Any = None, reduce: Any = None, reduction: str = "mean", **_: Any
-) -> Result:
-    """Position by position, then a sum."""
-    labels = tuple(range(len(input.shape)))
-    return _loss("a loss", (Term("input", input, labels), Term("target", target, labels)), reduction, None)
+@pure("trace")
+def trace(input: Operand) -> Result:
+    """The sum along the diagonal of a matrix that is whole; linear."""
+    return reduced("trace", input, linear(), None, False, "")
 
 
-def _loss(op: str, terms: tuple[Term, Term], reduction: str, needed: Label) -> Result:
-    places = terms[0].labels if needed is None else terms[1].labels
-    out = places if reduction == "none" else ()
-    along: dict[Label, str] = {} if needed is None else {needed: ""}
-    if reduction == "mean":
-        instead = 'reduction="sum", which is P over the axis, divided once by the number of positions over all ranks'
-        along |= dict.fromkeys(places, instead)
-    return propagate(op, terms, opaque(2), out, along=along)
+@pure("trapezoid", "trapz")
+def trapezoid(y: Operand, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Result:
+    """A sum along a dim that is whole, in which the ends count half; linear."""
+    if x is not None:
+        raise TypeError("x")
+    return reduced("trapezoid", y, linear(), dim, False, "")
+
+
+@pure("histc")
+def histc(input: Operand, bins: int = 100, min: float = 0, max: float = 0) -> Result:
+    """Counts add up over a sharded dim, where the bins do not depend on the values."""
+    one = reduced("histc", input, opaque(), None, False, None if min or max else "", flows=False)
+    return Result(one.tag, (bins,))

@@ -12,6 +12,7 @@ from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import forms, special
 from meshwright.check.tag import read
+from meshwright.codes import Code
 from meshwright.types.kinds import I, P, R
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ def _demand_equal(name: str, x: Tensor) -> None:
                 f"{name} reads a value that is P on axis {axis!r}",
                 "a rank holds its part of a sum, not the sum",
                 f"{change('x', axis, P, R)} first",
+                code=Code.READ,
             )
         if kind not in (R, I):
             raise Refused(
                 f"{name} reads a value that is {kind!r} on axis {axis!r}",
                 "it is another value on each rank, and what Python does with it is not followed",
                 f"{change('x', axis, kind, R)} first; or keep it a tensor",
+                code=Code.READ,
             )
 
 

@@ -7,25 +7,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.check.algebra import Result
+from meshwright.check.factors import Factor, assembled, factored, unsharded
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused, along_shard, change
-from meshwright.check.regroup import Run, resolve, runs
+from meshwright.check.regroup import Unfit, regrouped, resolve
 from meshwright.check.rule import pure
 from meshwright.check.tag import typed
-from meshwright.types.kinds import R, S, Shard, SpmdType
+from meshwright.codes import Code
+from meshwright.types.kinds import R, S, Shard
 from meshwright.types.layout import SpmdLayout
 
 
 def moved(op: str, input: Operand, places: Mapping[int, int], whole: Shape, instead: str = "") -> Result:
     """Dim d becomes dim `places[d]` of a tensor of shape `whole`; a sharded dim must have a place."""
-    types: dict[str, SpmdType] = {}
     for axis, kind in input.layout.items():
-        if isinstance(kind, Shard):
-            if kind.dim not in places:
-                raise along_shard(axis, "input", kind, op, instead)
-            kind = S(places[kind.dim], kind.sizes)
-        types[axis] = kind
-    return Result(typed(SpmdLayout(types), input.tag.counted), whole)
+        if isinstance(kind, Shard) and kind.dim not in places:
+            raise along_shard(axis, "input", kind, op, instead)
+    if input.tag.factors is None:
+        types = {
+            axis: S(places[kind.dim], kind.sizes) if isinstance(kind, Shard) else kind
+            for axis, kind in input.layout.items()
+        }
+        return Result(typed(SpmdLayout(types), input.tag.counted), whole)
+    dims = [[Factor(length, (), length)] for length in whole]
+    for dim, factors in enumerate(_dims(input)):
+        if dim in places and whole[places[dim]] == input.whole[dim]:
+            dims[places[dim]] = factors
+        elif dim in places and any(factor.cut for factor in factors):
+            axis = next(factor.axes[0][0] for factor in factors if factor.cut)
+            raise along_shard(axis, "input", S(dim), op, instead)
+    return _of(input, dims)
+
+
+def _dims(input: Operand) -> list[list[Factor]]:
+    return factored(input.factors, input.tag.layout, input.degree, input.shape)
+
+
+def _of(input: Operand, dims: Sequence[Sequence[Factor]]) -> Result:
+    """A view of `input` whose dims are made of these factors."""
+    layout, factors = assembled(dims, unsharded(input.tag.layout))
+    whole = tuple(math.prod(factor.length for factor in dim) for dim in dims)
+    return Result(typed(layout, input.tag.counted, factors), whole)
 
 
 def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
@@ -101,18 +123,21 @@ def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
 def view(input: Operand, *shape: Any) -> Result:
     """The same positions in other dims; lengths are those on this rank.
 
-    A sharded dim is split or merged only where it is the outermost of the dims that change.
+    A dim that is merged is the product of what it is made of; a sharded dim that is split is sharded in its outermost
+    part.
     """
     return _viewed(input, flat(shape))
 
 
 @pure("flatten")
 def flatten(input: Operand, start_dim: int = 0, end_dim: int = -1) -> Result:
-    """A run of dims as one."""
-    count = len(input.shape)
-    start, end = from_front(start_dim, count), from_front(end_dim, count)
-    merged = math.prod(input.shape[start : end + 1])
-    return _viewed(input, (*input.shape[:start], merged, *input.shape[end + 1 :]))
+    """A run of dims as one, their product."""
+    dims = _dims(input)
+    if not dims:
+        return _of(input, [[Factor(1, (), 1)]])
+    start, end = from_front(start_dim, len(dims)), from_front(end_dim, len(dims))
+    merged = [factor for dim in dims[start : end + 1] for factor in dim]
+    return _of(input, [*dims[:start], merged, *dims[end + 1 :]])
 
 
 @pure("unflatten")
@@ -122,49 +147,54 @@ def unflatten(input: Operand, dim: int, sizes: tuple[int, ...]) -> Result:
     split = resolve(sizes, input.shape[at])
     if split is None:
         raise _not_divided(input, range(at, at + 1), sizes)
-    return _viewed(input, (*input.shape[:at], *split, *input.shape[at + 1 :]))
+    dims = _dims(input)
+    return _of(input, [*dims[:at], *_regrouped(input, dims[at : at + 1], split, sizes), *dims[at + 1 :]])
 
 
 def _viewed(input: Operand, sizes: Sequence[int]) -> Result:
     shape = resolve(sizes, math.prod(input.shape))
-    matched = None if shape is None else runs(input.shape, shape)
-    if shape is None or matched is None:
-        if not input.layout.sharded and shape is not None:
-            return moved("view", input, {}, shape)
+    if shape is None:
+        if not input.layout.sharded and math.prod(input.shape) == 0:
+            return moved("view", input, {}, tuple(sizes))
         raise _not_divided(input, range(len(input.shape)), sizes)
-    whole = list(shape)
-    places = {}
-    for run in matched:
-        for dim in run[0]:
-            if input.layout.sharding(dim):
-                places[dim] = _outermost(input, run, shape, dim, sizes)
-                whole[places[dim]] *= input.whole[dim] // input.shape[dim] if input.shape[dim] else 1
-                if len(run[0]) == len(run[1]) == 1:
-                    whole[places[dim]] = input.whole[dim]
-    return moved("view", input, places, tuple(whole))
+    if 0 in input.shape:
+        if input.layout.sharded:
+            raise TypeError("a view of nothing")
+        return moved("view", input, {}, shape)
+    return _of(input, _regrouped(input, _dims(input), shape, sizes))
 
 
-def _outermost(input: Operand, run: Run, shape: Shape, dim: int, sizes: Sequence[int]) -> int:
-    """The dim of the view that is sharded as `dim` is: the first of its run, or the one written -1 behind ones."""
-    before, after = run
-    if len(before) == len(after) == 1:
-        return after[0]
-    axis = input.layout.sharding(dim)[0]
-    shard = input.layout[axis]
-    assert isinstance(shard, Shard)
-    outer = [other for other in before if other < dim and input.whole[other] != 1]
-    free = [place for place in after if sizes[place] == -1]
-    target = free[0] if free else after[0] if shape[after[0]] != 1 else -1
-    if shard.sizes is not None or outer or target < 0 or any(shape[place] != 1 for place in after if place < target):
+def _regrouped(
+    input: Operand, dims: Sequence[Sequence[Factor]], shape: Shape, sizes: Sequence[int]
+) -> list[list[Factor]]:
+    try:
+        found = regrouped(dims, shape, sizes)
+    except Unfit as unfit:
+        axes = [axis for axis, _ in unfit.factor.axes] or [axis for axis in input.layout.sharded]
+        if not axes:
+            return [[Factor(length, (), length)] for length in shape]  # torch says whether it fits
+        axis = axes[0]
+        kind = input.layout[axis]
         raise Refused(
-            f"on axis {axis!r} input is {shard!r}, and the view makes dims {tuple(shape[p] for p in after)} of dims "
-            f"{tuple(input.whole[d] for d in before)}",
-            "a view keeps a shard where the sharded dim is the outermost of the dims that it splits or merges, and cut "
-            "evenly; which of the new dims is cut then shows by its length, or by -1",
-            f"-1 for the new dim that is cut over {axis!r}; or permute, so that dim {dim} comes first; or "
-            f"{change('input', axis, shard, R)}",
-        )
-    return target
+            f"on axis {axis!r} input is {kind!r}, a rank's {unfit.factor.local} of {unfit.factor.length} positions, and "
+            f"the view makes dims {tuple(shape)} of it: {unfit.length} does not divide {unfit.factor.local}",
+            "a view keeps a shard where a rank holds whole groups of the dim that is split",
+            f"lengths that divide what a rank holds; or {change('input', axis, kind, R)}",
+            code=Code.DOES_NOT_DIVIDE,
+            cut=axis,
+        ) from None
+    for dim, before in enumerate(dims):
+        for factor in before:
+            if any(kind.sizes is not None for _, kind in factor.axes) and factor not in [f for d in found for f in d]:
+                axis, kind = factor.axes[0]
+                raise Refused(
+                    f"on axis {axis!r} dim {dim} of input is {kind!r}, cut unevenly, and the view splits it",
+                    "parts of different lengths do not split into groups of one length",
+                    change("input", axis, kind, R),
+                    code=Code.DOES_NOT_DIVIDE,
+                    cut=axis,
+                )
+    return found
 
 
 def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> Refused:
@@ -178,5 +208,6 @@ def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> R
         f"{total} positions over all ranks{groups} do not split over {where}: a rank holds {local}, and the view wants "
         f"{tuple(sizes)} of them",
         "lengths in a view are those on one rank",
-        f"a number of groups that {where} divide evenly" if axes else "",
+        f"a number of groups that {where} divide evenly" if axes else "lengths whose product is that of the dims",
+        code=Code.DOES_NOT_DIVIDE,
     )

@@ -35,6 +35,26 @@ def line() -> str:
     return f"{_short(path)}:{number}" + (f' "{text}"' if text else "")
 
 
+def place() -> str:
+    """The line, behind the path of the innermost module whose `forward` runs: `blocks.0.norm, model.py:12 "..."`."""
+    path = _module_path()
+    return f"{path}, {line()}" if path else line()
+
+
+def _module_path() -> str:
+    running = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        held = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
+        if isinstance(held, nn.Module):
+            running.append(held)
+        frame = frame.f_back
+    if not running:
+        return ""
+    inner, outer = running[0], running[-1]
+    return next((path for path, module in outer.named_modules() if module is inner), "")
+
+
 def name_of(parameter: Tensor) -> str:
     """The parameter's longest dotted name in a module that the callers hold; else the line that stated its type."""
     names = [name for module in _held() for name, other in _parameters(module, "") if other is parameter]

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from meshwright.types.kinds import SpmdType
 from meshwright.types.layout import SpmdLayout
 
 _ATTRIBUTE: Final = "_spmd_tag"
+_VERSION: Final = "_spmd_version"
 _NOTHING: Final = SpmdLayout({})
+
+Factors = tuple[tuple[int, ...], ...]
+"""For each dim, the global lengths of the factors that it is made of, outermost first."""
 
 
 class Fresh(Enum):
@@ -35,33 +40,43 @@ class Tag:
     layout: its type on the axes on which one was stated or followed; fresh: set where it needs none.
     counted: axes on which it is V and what the ranks hold alike was added to it: a sum over ranks would count that
         once a rank.
+    factors: set where some dim is a product, as a flattened dim is; then the layout counts factors in place of dims.
     owner: the parameter whose gradient it is. stated: the source line that stated the type.
     """
 
     layout: SpmdLayout
     fresh: Fresh | None = None
     counted: frozenset[str] = frozenset()
+    factors: Factors | None = None
     owner: weakref.ref[Tensor] | None = None
     stated: str = ""
 
     def __reduce__(self) -> Any:
-        return Tag, (self.layout, self.fresh, self.counted)  # what else there is belongs to this process
+        return _restored, (self.layout, self.fresh, self.counted, self.factors)  # the rest belongs to this process
 
 
 UNKNOWN: Final = Tag(_NOTHING)
 """Nothing is known."""
 CONSTANT: Final = Tag(_NOTHING, Fresh.CONSTANT)
 ZERO: Final = Tag(_NOTHING, Fresh.ZERO)
+ASSUMED: Final = Tag(_NOTHING)
+"""Something was wrong with it, which was said: it goes with anything until its type is stated."""
 
 _ALONE: Final[frozenset[str]] = frozenset()
-_interned: dict[tuple[SpmdLayout, frozenset[str]], Tag] = {(_NOTHING, _ALONE): UNKNOWN}
+_interned: dict[Any, Tag] = {
+    (_NOTHING, _ALONE, None): UNKNOWN,
+}
 
 
-def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE) -> Tag:
+def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE, factors: Factors | None = None) -> Tag:
     """The tag of a tensor of which no more is known; the same object for the same layout."""
-    key = layout, counted
+    key = layout, counted, factors
     found = _interned.get(key)
-    return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted))
+    return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted, factors=factors))
+
+
+def _restored(layout: SpmdLayout, fresh: Fresh | None, counted: frozenset[str], factors: Factors | None) -> Tag:
+    return typed(layout, counted, factors) if fresh is None else {Fresh.ZERO: ZERO, Fresh.CONSTANT: CONSTANT}[fresh]
 
 
 def read(x: Tensor) -> Tag:
@@ -74,11 +89,35 @@ def read(x: Tensor) -> Tag:
 
 
 def write(x: Tensor, tag: Tag) -> None:
-    """Make `tag` what is known of `x`."""
+    """Make `tag` what is known of `x`, as it is now."""
+    known = x.__dict__
     if tag is UNKNOWN:
-        x.__dict__.pop(_ATTRIBUTE, None)
+        known.pop(_ATTRIBUTE, None)
+        known.pop(_VERSION, None)
     else:
-        x.__dict__[_ATTRIBUTE] = tag
+        known[_ATTRIBUTE] = tag
+        try:
+            known[_VERSION] = x._version
+        except RuntimeError:
+            pass  # in inference mode nobody counts writes
+
+
+def written(x: Tensor) -> None:
+    """A write into `x` was judged: what is known of it, and of what it is a view of, still holds."""
+    if torch.is_inference(x):
+        return
+    for each in (x, x._base):
+        if each is not None:
+            each.__dict__[_VERSION] = x._version
+
+
+def is_stale(x: Tensor) -> bool:
+    """Whether something was written into the memory of `x`, by a call that nobody judged, since its type was noted."""
+    noted = x.__dict__.get(_VERSION)
+    if noted is None or x._version <= noted:
+        return False
+    base = x._base
+    return base is None or base.__dict__.get(_VERSION, -1) < x._version
 
 
 def layout_of(x: Tensor) -> Mapping[str, SpmdType]:

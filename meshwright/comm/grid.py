@@ -1,7 +1,8 @@
 """Who is where on the device mesh: degrees, ranks, views. Arithmetic only; no process group, no device.
 
-Ranks are laid out over the base axes in the order pp, dp_replicate, dp_shard, cp, tp_kv, tp_copy, the last running
-fastest. A *view* names axes over the same ranks: each is a run of base axes, flattened.
+Ranks are laid out over the base axes in the order pp, dp_replicate, dp_shard, dp_shard_ep, cp, tp_kv, tp_copy, the
+last running fastest. A *view* names axes over the same ranks: each is a run of base axes, flattened. Base axes are as
+fine as the views need: dp_shard_ep is the part of dp_shard that ep takes, and base axis dp_shard what is left of it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final
 
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.errors import ConfigError, Problem, nearest
-from meshwright.types.axes import CP, DP, DP_REPLICATE, DP_SHARD, PP, TP, TP_COPY, TP_KV
+from meshwright.types.axes import CP, DP, DP_REPLICATE, DP_SHARD, EFSDP, EP, PP, TP, TP_COPY, TP_KV
 from meshwright.types.layout import SpmdLayout
 
-BASE: Final = (PP, DP_REPLICATE, DP_SHARD, CP, TP_KV, TP_COPY)
+DP_SHARD_EP: Final = "dp_shard_ep"
+"""The base axis of the dp_shard ranks that hold different experts."""
+BASE: Final = (PP, DP_REPLICATE, DP_SHARD, DP_SHARD_EP, CP, TP_KV, TP_COPY)
 """The base axes, outermost first."""
 
 Axes = Mapping[str, tuple[str, ...]]
 """Axis of a view -> the base axes that it flattens."""
 
 DENSE: Final[Axes] = MappingProxyType(
-    {DP: (DP_REPLICATE, DP_SHARD), CP: (CP,), TP: (TP_KV, TP_COPY), TP_KV: (TP_KV,), TP_COPY: (TP_COPY,)}
+    {DP: (DP_REPLICATE, DP_SHARD, DP_SHARD_EP), CP: (CP,), TP: (TP_KV, TP_COPY), TP_KV: (TP_KV,), TP_COPY: (TP_COPY,)}
 )
 """What forward and backward see. A layout names tp, or its factors tp_kv and tp_copy."""
+STORAGE: Final[Axes] = MappingProxyType(
+    {DP_REPLICATE: (DP_REPLICATE,), DP_SHARD: (DP_SHARD, DP_SHARD_EP), CP: (CP,), TP: (TP_KV, TP_COPY)}
+)
+"""What parameters are stored on: every dense parameter is split over dp_shard."""
+LOSS: Final[Axes] = MappingProxyType({"loss": (DP_REPLICATE, DP_SHARD, DP_SHARD_EP, CP)})
+"""All ranks with different tokens as one axis: over it the loss is summed."""
 WORLD: Final[Axes] = MappingProxyType({"world": BASE})
 """All ranks as one axis."""
 
@@ -39,7 +49,7 @@ class ParallelismDims:
     """How many ranks each base axis has; 1 means that the axis is off.
 
     A layout may name axes that are off: they are left out of it. `tp_copy` of the `tp` ranks are neighbours that
-    share key/value heads; it divides `tp`.
+    share key/value heads; it divides `tp`. `ep` takes whole inner axes: tp, then cp, then a part of dp_shard.
     """
 
     dp_replicate: int = 1
@@ -48,6 +58,7 @@ class ParallelismDims:
     tp: int = 1
     tp_copy: int = 1
     pp: int = 1
+    ep: int = 1
 
     def __post_init__(self) -> None:
         problems = [
@@ -68,8 +79,44 @@ class ParallelismDims:
                     fix=f"parallel.tp = {self.tp_copy} times a whole number",
                 )
             ]
+        if not problems and self.ep not in self._expert_degrees():
+            fits = ", ".join(map(str, self._expert_degrees()))
+            problems = [
+                Problem(
+                    where="parallel.ep",
+                    what=f"{self.ep} ranks are no whole part of dp_shard {self.dp_shard} x cp {self.cp} x tp {self.tp}",
+                    why="experts are spread over neighbours: all of tp, then all of cp, then a part of dp_shard",
+                    fix=f"parallel.ep = one of {fits}",
+                )
+            ]
         if problems:
             raise ConfigError(problems)
+
+    def _expert_degrees(self) -> list[int]:
+        inner = self.cp * self.tp
+        parts = [inner * part for part in range(1, self.dp_shard + 1) if self.dp_shard % part == 0]
+        return sorted({1, self.tp_copy, self.tp, *parts})
+
+    @property
+    def dp_shard_ep(self) -> int:
+        """The number of dp_shard ranks that hold different experts."""
+        return max(1, self.ep // (self.cp * self.tp))
+
+    def sparse(self) -> Axes:
+        """What experts see: dp_replicate, efsdp and ep. efsdp is what ep leaves of dp_shard, cp and tp."""
+        inner, ranks = len(BASE), 1
+        while ranks < self.ep:
+            inner -= 1
+            ranks *= self.base[BASE[inner]]
+        return {DP_REPLICATE: (DP_REPLICATE,), EFSDP: BASE[BASE.index(DP_SHARD) : inner], EP: BASE[inner:]}
+
+    def mesh_axis(self, parts: tuple[str, ...], name: str = "") -> MeshAxis:
+        """Which ranks the base axes `parts` join."""
+        strides, stride = {}, 1
+        for axis, degree in reversed(self.base.items()):
+            strides[axis] = stride
+            stride *= degree
+        return MeshAxis(tuple((self.base[part], strides[part]) for part in parts), name)
 
     @property
     def tp_kv(self) -> int:
@@ -84,7 +131,7 @@ class ParallelismDims:
     @property
     def base(self) -> dict[str, int]:
         """Base axis -> degree, outermost first."""
-        return {axis: getattr(self, axis) for axis in BASE}
+        return {axis: getattr(self, axis) for axis in BASE} | {DP_SHARD: self.dp_shard // self.dp_shard_ep}
 
     def degrees(self, axes: Axes = DENSE) -> dict[str, int]:
         """Axis of the view -> degree."""

@@ -5,7 +5,9 @@ It calls the functional collectives by group name: they trace into compiled grap
 
 from __future__ import annotations
 
-from functools import cache
+import math
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -13,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from meshwright.comm.grid import DENSE, Axes, ParallelismDims
-from meshwright.comm.scope import View
-from meshwright.comm.transport import Alone, Reduction, Transport
+from meshwright.comm.grid import BASE, DENSE, Axes, ParallelismDims
+from meshwright.comm.transport import Alone, Reduction, Reordered, Transport
+from meshwright.comm.view import View
 from meshwright.types.axes import DP_SHARD
 
 _ops = torch.ops._c10d_functional
@@ -29,8 +31,8 @@ _wait: Final = _ops.wait_tensor.default
 class ProcessGroup(Transport):
     """The ranks of one axis as a torch process group."""
 
-    def __init__(self, name: str, group: dist.ProcessGroup) -> None:
-        super().__init__(name, group.size(), group.rank())
+    def __init__(self, name: str, group: dist.ProcessGroup, axes: Mapping[str, int] | None = None) -> None:
+        super().__init__(name, group.size(), group.rank(), axes)
         self.group = group
         self.group_name = group.group_name
 
@@ -76,13 +78,32 @@ class ProcessGroups:
     def view(self, axes: Axes = DENSE) -> View:
         """The axes of a view, each with its transport."""
         degrees = self.dims.degrees(axes)
-        return View({axis: self._transport(axis, parts, degrees[axis]) for axis, parts in axes.items()})
+        transports = {
+            axis: self._transport(axis, parts) if degrees[axis] > 1 else Alone(axis) for axis, parts in axes.items()
+        }
+        for axis, found in transports.items():
+            found.mesh_axis = self.dims.mesh_axis(axes[axis], axis)
+        return View(transports, partial(self._joined, axes))
 
-    def _transport(self, axis: str, parts: tuple[str, ...], degree: int) -> Transport:
-        if degree == 1:
-            return Alone(axis)
+    def _joined(self, axes: Axes, names: tuple[str, ...]) -> Transport:
+        """A flattened mesh has its ranks in the order of the mesh; where another is asked for, pieces change places."""
+        degrees = self.dims.degrees(axes)
+        outermost_first = tuple(sorted(names, key=lambda name: [BASE.index(part) for part in axes[name]]))
+        parts = tuple(part for name in outermost_first for part in axes[name])
+        group = self._transport(",".join(names), parts, {name: degrees[name] for name in outermost_first})
+        if names == outermost_first:
+            return group
+        return Reordered(group.name, group, _order(group.axes, names), {name: degrees[name] for name in names})
+
+    def _transport(self, axis: str, parts: tuple[str, ...], axes: Mapping[str, int] | None = None) -> Transport:
         on = tuple(part for part in parts if self.dims.base[part] > 1)
         if on not in self._transports:
             mesh = self.mesh[on[0]] if len(on) == 1 else self.mesh[on]._flatten("_".join(on))
             self._transports[on] = mesh.get_group()
-        return ProcessGroup(axis, self._transports[on])
+        return ProcessGroup(axis, self._transports[on], axes)
+
+
+def _order(degree: Mapping[str, int], names: tuple[str, ...]) -> tuple[int, ...]:
+    """For each place of the axes flattened in the order of `names`: its place where they are flattened as `degree`."""
+    places = torch.arange(math.prod(degree.values())).reshape(tuple(degree.values()))
+    return tuple(places.permute([tuple(degree).index(name) for name in names]).flatten().tolist())

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
-from meshwright.comm.grid import unknown_axis
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from meshwright.comm.meshes import Meshlike, bare, view_of
+from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.recompute import follow
 from meshwright.comm.transport import Transport
+from meshwright.comm.view import Axis
+from meshwright.comm.view import View as View
 from meshwright.errors import Problem, SpmdTypeError
-
-
-class View(Mapping[str, Transport]):
-    """A set of named axes over the same ranks, each with its transport."""
-
-    def __init__(self, transports: Mapping[str, Transport]) -> None:
-        self._transports = dict(transports)
-
-    def __getitem__(self, axis: str) -> Transport:
-        try:
-            return self._transports[axis]
-        except KeyError:
-            raise SpmdTypeError(unknown_axis(axis, tuple(self._transports))) from None
-
-    def __contains__(self, axis: object) -> bool:
-        return axis in self._transports
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._transports)
-
-    def __len__(self) -> int:
-        return len(self._transports)
-
-    def __repr__(self) -> str:
-        return "View(" + ", ".join(f"{name} {axis.size}" for name, axis in self.items()) + ")"
-
-    @property
-    def degree(self) -> dict[str, int]:
-        """Axis -> number of ranks, for the axes that are on."""
-        return {name: axis.size for name, axis in self.items() if axis.size > 1}
-
-    @property
-    def index(self) -> dict[str, int]:
-        """Axis -> this rank's place on it, for the axes that are on."""
-        return {name: axis.index for name, axis in self.items() if axis.size > 1}
 
 
 class _Stack(threading.local):
@@ -55,13 +29,23 @@ _stack = _Stack()
 
 
 def current_mesh() -> View | None:
-    """The view on top of this thread's stack; None outside every `set_current_mesh`."""
+    """The view on top of this thread's stack; None outside every `set_current_mesh`.
+
+    It maps all names that may be used to their ranks, axes of one rank included.
+    """
     return _stack.views[-1] if _stack.views else None
 
 
 @contextmanager
-def set_current_mesh(view: View) -> Iterator[View]:
-    """Look axis names up in `view` until the end of the block; blocks nest."""
+def set_current_mesh(mesh: Meshlike) -> Iterator[View]:
+    """Look axes up in `mesh` until the end of the block; blocks nest, and each thread has its own.
+
+    mesh: a view; a device mesh with names; {name: MeshAxis, process group or transport}; or process groups alone. A
+    `MeshAxis` becomes a group of its ranks where processes are initialised, and else one that only knows shapes, as
+    rank 0 sees it. Calls made in the block stay bound to the mesh: their backward may run after it, on any thread.
+    """
+    follow(_carried)
+    view = view_of(mesh)
     _stack.views.append(view)
     try:
         yield view
@@ -69,27 +53,74 @@ def set_current_mesh(view: View) -> Iterator[View]:
         _stack.views.pop()
 
 
+def _carried(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The block, under the meshes that are current now wherever it runs."""
+    views = list(_stack.views)
+    if not views:
+        return block
+
+    @wraps(block)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        outside, _stack.views = _stack.views, list(views)
+        try:
+            return block(*args, **kwargs)
+        finally:
+            _stack.views = outside
+
+    return carried
+
+
+def find(axis: Axis) -> Transport:
+    """The axis of the current mesh that is meant by its name or by its ranks. A process group needs no mesh.
+
+    Errors: `SpmdTypeError` where the current mesh has none, and for a name outside every mesh.
+    """
+    view = current_mesh()
+    if view is None and isinstance(axis, dist.ProcessGroup | DeviceMesh):
+        return bare(axis)
+    return mesh_of(f"axis {axis!r}").find(axis)
+
+
 def axis(name: str) -> Transport:
     """The axis `name` of the current mesh.
 
     Errors: `SpmdTypeError` outside every mesh, and for a name that the current mesh does not have.
     """
+    return mesh_of(f"axis {name!r}")[name]
+
+
+def mesh_of(where: str) -> View:
+    """The current mesh.
+
+    Errors: `SpmdTypeError` at `where` outside every mesh.
+    """
     view = current_mesh()
     if view is None:
         raise SpmdTypeError(
             Problem(
-                where=f"axis {name!r}",
+                where=where,
                 what="no mesh is current",
                 why="axis names are looked up in the current mesh",
                 fix="with set_current_mesh(view): ... around the call",
             )
         )
-    return view[name]
+    return view
 
 
-def axis_index(name: str) -> int:
-    """This rank's place on the axis `name` of the current mesh."""
-    return axis(name).index
+def joined(names: tuple[str, ...]) -> Transport:
+    """Several axes of the current mesh as one, the first outermost.
+
+    Errors: `SpmdTypeError` outside every mesh, and for a name that the current mesh does not have.
+    """
+    if len(names) == 1:
+        return axis(names[0])
+    return mesh_of(f"axis {names[0]!r}").joined(names)
+
+
+def axis_index(axis: Axis) -> int:
+    """This rank's place on an axis of the current mesh; a number that is another one on each rank, and says so."""
+    group = find(axis)
+    return Whole(group.index, Origin(Source.INDEX, frozenset(group.axes), f"axis_index({group.name!r})"))
 
 
 def axis_size(name: str) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
-from meshwright.comm.scope import View
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.transport import Alone, Reduction, Transport
+from meshwright.comm.view import View
+from meshwright.errors import Problem, SpmdTypeError
 
 
 class Shapes(Transport):
@@ -34,5 +39,43 @@ class Shapes(Transport):
 
 def shape_view(dims: ParallelismDims, rank: int, axes: Axes = DENSE) -> View:
     """The axes of a view as `rank` would see them."""
-    degrees, index = dims.degrees(axes), dims.index(rank, axes)
-    return View({axis: Shapes(axis, n, index[axis]) if n > 1 else Alone(axis) for axis, n in degrees.items()})
+    return _shapes({axis: dims.mesh_axis(parts, axis) for axis, parts in axes.items()}, rank)
+
+
+def mesh(*, rank: int = 0, **degree: int) -> View:
+    """The axes of a mesh as `rank` would see them on one process: `mesh(dp=2, tp=4)`, the first axis outermost.
+
+    Collectives know only shapes: use it to check, with tensors on meta or under `typecheck`.
+
+    Errors: `SpmdTypeError` for a degree below 1 and for a rank that the mesh does not have.
+    """
+    strides = [math.prod(list(degree.values())[place + 1 :]) for place in range(len(degree))]
+    axes = {name: MeshAxis(((n, s),), name) for (name, n), s in zip(degree.items(), strides, strict=True)}
+    world = math.prod(degree.values())
+    if not 0 <= rank < world:
+        raise SpmdTypeError(
+            Problem(
+                where="mesh",
+                what=f"rank {rank} of {world} ranks",
+                why="ranks are counted from 0",
+                fix=f"rank = 0 to {world - 1}",
+            )
+        )
+    return _shapes(axes, rank)
+
+
+def _shapes(axes: Mapping[str, MeshAxis], rank: int) -> View:
+    transports: dict[str, Transport] = {}
+    for name, pattern in axes.items():
+        found = Shapes(name, pattern.size, pattern.index(rank)) if pattern.size > 1 else Alone(name)
+        found.mesh_axis = pattern
+        transports[name] = found
+
+    def join(axes: tuple[str, ...]) -> Transport:
+        place = 0
+        for axis in axes:
+            place = place * transports[axis].size + transports[axis].index
+        degree = {axis: transports[axis].size for axis in axes}
+        return Shapes(",".join(axes), math.prod(degree.values()), place, degree)
+
+    return View(transports, join)

@@ -1,4 +1,4 @@
-"""A step on the local tensors of an axis: what each `Op` does, bound once to the axis's transport.
+"""A step on the local tensors of an axis, or of several flattened into one: what each `Op` does, bound once.
 
 The forward step fixes its backward step: `Carry` runs one as the other's gradient, to any order.
 """
@@ -13,31 +13,40 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from meshwright.comm.exchange import demand_even, exchange
+from meshwright.comm.options import PLAIN, Options, on_the_wire
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import Shard, SpmdType, V, split_sizes
-from meshwright.types.transition import Op, Step
+from meshwright.types.transition import Exchange, Op, Step
 
 Local = Callable[[Tensor], Tensor]
 
 
 class BoundStep:
-    """A step on one axis's transport: `run` is its forward on plain tensors, `backward` the step of the gradient.
+    """A step on the transport of its axes: `run` is its forward on plain tensors, `backward` the step of the gradient.
 
-    forward: the bound step whose backward this one is to be; the two know each other.
+    options: dims of lists, lengths and dtypes, and `options.backward` those of the gradient. forward: the bound step
+    whose backward this one is to be; the two know each other.
     """
 
-    def __init__(self, step: Step, group: Transport, forward: BoundStep | None = None) -> None:
-        self.step, self.group = step, group
+    def __init__(
+        self, step: Step, group: Transport, options: Options = PLAIN, forward: BoundStep | None = None
+    ) -> None:
+        self.step, self.group, self.options = step, group, options
         self.dims = _demanded_dims(step, group)
-        self.run: Local = _LOCAL[step.op](step, group) if group.size > 1 or V in (step.src, step.dst) else _same
-        self.backward: BoundStep = forward or BoundStep(step.backward, group, self)
+        lists = V in (step.src, step.dst)
+        run = _local(step, group, options) if group.size > 1 or lists or options.rows else _same
+        self.run: Local = on_the_wire(_along(run, step, options) if lists and options.dims else run, step, options)
+        self.backward: BoundStep = forward or BoundStep(step.backward, group, options.backward, self)
 
     def __call__(self, x: Tensor) -> Tensor:
         if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py
             return handle_torch_function(BoundStep.__call__, (x,), self, x)
         if x.dim() < self.dims:
             raise SpmdTypeError(_too_few_dims(self.step, x))
+        if self.options.inplace:
+            return CarryInPlace.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -46,14 +55,25 @@ class Carry(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bound: BoundStep) -> Tensor:
-        ctx.bound = bound
+        ctx.bound, ctx.dtype = bound, x.dtype
         return bound.run(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         back = ctx.bound.backward
         (grad,) = grads
-        return (back(grad) if grad.requires_grad else back.run(grad)), None
+        found = back(grad) if grad.requires_grad else back.run(grad)
+        return found if found.dtype is ctx.dtype else found.to(ctx.dtype), None
+
+
+class CarryInPlace(Carry):
+    """`Carry` whose result takes the place of its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: BoundStep) -> Tensor:
+        ctx.bound, ctx.dtype = bound, x.dtype
+        ctx.mark_dirty(x)
+        return x.copy_(bound.run(x))
 
 
 def _demanded_dims(step: Step, group: Transport) -> int:
@@ -61,12 +81,12 @@ def _demanded_dims(step: Step, group: Transport) -> int:
 
     Errors: `SpmdTypeError` where a shard states the lengths of another number of ranks.
     """
-    shards = [kind for kind in (step.src, step.dst) if isinstance(kind, Shard)]
+    shards = _shards(step)
     for kind in shards:
         if kind.sizes is not None and len(kind.sizes) != group.size:
             raise SpmdTypeError(
                 Problem(
-                    where=f"axis {step.axis!r}",
+                    where=step.where,
                     what=f"{kind!r} states {len(kind.sizes)} lengths, and the axis has {group.size} ranks",
                     why="every rank has a length of its own",
                     fix=f"S({kind.dim}, sizes=...) with {group.size} lengths",
@@ -75,10 +95,14 @@ def _demanded_dims(step: Step, group: Transport) -> int:
     return max((kind.dim + 1 for kind in shards), default=0)
 
 
+def _shards(step: Step) -> list[Shard]:
+    return [kind for layout in (step.before, step.after) for kind in layout.values() if isinstance(kind, Shard)]
+
+
 def _too_few_dims(step: Step, x: Tensor) -> Problem:
-    shard = max((kind for kind in (step.src, step.dst) if isinstance(kind, Shard)), key=lambda kind: kind.dim)
+    shard = max(_shards(step), key=lambda kind: kind.dim)
     return Problem(
-        where=f"axis {step.axis!r}",
+        where=step.where,
         what=f"{step}: a tensor of {x.dim()} dims {tuple(x.shape)} has no dim for {shard!r}",
         why="S(dim) counts the dims of the tensor from 0",
         fix=f"S(dim) with dim below {x.dim()}" if x.dim() else "R, I or P: a scalar has no dim to shard",
@@ -146,6 +170,8 @@ def _scatter_uneven(x: Tensor, dim: int, sizes: tuple[int, ...], group: Transpor
 
 
 def _all_to_all(step: Step, group: Transport) -> Local:
+    if step.src is V:
+        return lambda x: group.all_to_all(_counted(x, group), [1] * group.size, [1] * group.size)
     (src_dim, src_sizes), (dst_dim, dst_sizes) = _shard(step.src), _shard(step.dst)
 
     def exchange(x: Tensor) -> Tensor:
@@ -202,6 +228,29 @@ _LOCAL: Final[dict[Op, Callable[[Step, Transport], Local]]] = {
 }
 
 
+def _local(step: Step, group: Transport, options: Options) -> Local:
+    if options.rows:
+        return _rows(group, *options.rows)
+    return exchange(step, group) if isinstance(step, Exchange) else _LOCAL[step.op](step, group)
+
+
+def _rows(group: Transport, send: tuple[int, ...], receive: tuple[int, ...]) -> Local:
+    def exchange(x: Tensor) -> Tensor:
+        return group.all_to_all(x, list(receive), list(send))
+
+    return exchange
+
+
+def _along(run: Local, step: Step, options: Options) -> Local:
+    """A step of lists, which are stacked along dim 0, with the list along another dim of the whole tensor."""
+    before, after = options.dims or (0, 0)
+    if step.src is V and step.dst is not V:
+        return lambda x: run(x).movedim(0, after)
+    if step.src is not V:
+        return lambda x: run(x.movedim(before, 0))
+    return lambda x: run(x.movedim(before, 0)).movedim(0, after)
+
+
 def _shard(kind: SpmdType) -> tuple[int, tuple[int, ...] | None]:
     assert isinstance(kind, Shard)
     return kind.dim, kind.sizes
@@ -228,22 +277,14 @@ def _sizes(sizes: tuple[int, ...] | None, x: Tensor, dim: int, group: Transport,
 
 
 def _even(x: Tensor, dim: int, parts: int, step: Step) -> None:
-    if x.shape[dim] % parts:
-        raise SpmdTypeError(
-            Problem(
-                where=f"axis {step.axis!r}",
-                what=f"{step}: dim {dim} of {tuple(x.shape)} does not split evenly over {parts} ranks",
-                why="ranks hold different lengths only where the layout states them",
-                fix=f"S({dim}, sizes={split_sizes(x.shape[dim], parts)})",
-            )
-        )
+    demand_even(x.shape[dim], dim, parts, tuple(x.shape), step)
 
 
 def _checked(sizes: tuple[int, ...], x: Tensor, dim: int, step: Step) -> tuple[int, ...]:
     if sum(sizes) != x.shape[dim]:
         raise SpmdTypeError(
             Problem(
-                where=f"axis {step.axis!r}",
+                where=step.where,
                 what=f"{step}: sizes {sizes} add up to {sum(sizes)}, not to dim {dim} of {tuple(x.shape)}",
                 fix=f"S({dim}, sizes={split_sizes(x.shape[dim], len(sizes))})",
             )
@@ -255,7 +296,7 @@ def _held(x: Tensor, dim: int, sizes: tuple[int, ...] | None, group: Transport, 
     if sizes is not None and x.shape[dim] != sizes[group.index]:
         raise SpmdTypeError(
             Problem(
-                where=f"axis {step.axis!r}",
+                where=step.where,
                 what=f"{step}: rank {group.index} holds {sizes[group.index]} of dim {dim}, not {x.shape[dim]}",
                 why="the layout states what each rank holds of an uneven dim",
             )

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
-from meshwright.comm.scope import View, set_current_mesh
+from meshwright.comm.scope import set_current_mesh
+from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.transport import Alone, Reduction, Transport
+from meshwright.comm.view import View
 from meshwright.errors import Problem, RunError
 
 T = TypeVar("T")
@@ -120,8 +123,8 @@ class _Meeting:
 class Thread(Transport):
     """The ranks of one axis as threads of this process."""
 
-    def __init__(self, name: str, rank: int, meeting: _Meeting) -> None:
-        super().__init__(name, len(meeting.ranks), meeting.ranks.index(rank))
+    def __init__(self, name: str, rank: int, meeting: _Meeting, axes: Mapping[str, int] | None = None) -> None:
+        super().__init__(name, len(meeting.ranks), meeting.ranks.index(rank), axes)
         self.meeting = meeting
 
     def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
@@ -172,22 +175,31 @@ def run_ranks(dims: ParallelismDims, program: Callable[[int], T], axes: Axes = D
     """
     room = _Room(dims.world)
     meetings: dict[tuple[str, tuple[int, ...]], _Meeting] = {}
-    views: list[View] = []
-    for rank in range(dims.world):
-        transports: dict[str, Transport] = {}
-        for name, parts in axes.items():
-            peers = dims.peers(rank, parts)
-            meeting = meetings.setdefault((name, peers), _Meeting(room, name, peers))
-            transports[name] = Thread(name, rank, meeting) if len(peers) > 1 else Alone(name)
-        views.append(View(transports))
+    degrees = dims.degrees(axes)
+
+    def joined(rank: int, names: tuple[str, ...]) -> Transport:
+        name, parts = ",".join(names), tuple(part for name in names for part in axes[name])
+        peers = dims.peers(rank, parts)
+        if len(peers) == 1:
+            alone = Alone(name)
+            alone.mesh_axis = dims.mesh_axis(parts, name)
+            return alone
+        meeting = meetings.setdefault((name, peers), _Meeting(room, name, peers))
+        found = Thread(name, rank, meeting, {name: degrees[name] for name in names})
+        found.mesh_axis = dims.mesh_axis(parts, name)
+        return found
+
+    views = [View({name: joined(rank, (name,)) for name in axes}, partial(joined, rank)) for rank in range(dims.world)]
 
     results: list[Any] = [None] * dims.world
     failures: list[BaseException] = []
 
+    own = Origin(Source.RANK, dims.active(axes), "the rank")
+
     def body(rank: int) -> None:
         try:
             with set_current_mesh(views[rank]):
-                results[rank] = program(rank)
+                results[rank] = program(Whole(rank, own))
             room.leave(rank)
         except _LetGo:
             pass

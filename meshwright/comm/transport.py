@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
+
+from meshwright.comm.mesh_axis import MeshAxis
 
 Reduction = Literal["sum", "max", "min"]
 
@@ -14,11 +18,15 @@ class Transport(ABC):
     """The seam to the network. All methods are collective over the axis and return new tensors.
 
     name: the axis; size: its number of ranks; index: this rank's place on it.
+    mesh_axis: which ranks those are, where that is known.
+    axes: the axes that are flattened into it, each with its number of ranks, the outermost first; itself if it is one.
     Tensors are exchanged along dim 0; `steps.py` builds every other dim from that.
     """
 
-    def __init__(self, name: str, size: int, index: int) -> None:
+    def __init__(self, name: str, size: int, index: int, axes: Mapping[str, int] | None = None) -> None:
         self.name, self.size, self.index = name, size, index
+        self.axes = dict(axes) if axes is not None else {name: size}
+        self.mesh_axis: MeshAxis | None = None
         self.bound: dict[Any, Any] = {}  # steps already bound to this axis, see collectives.py
 
     @abstractmethod
@@ -47,6 +55,41 @@ class Transport(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self.index} of {self.size})"
+
+
+class Reordered(Transport):
+    """The ranks of `inner` in another order: place i is the place `order[i]` of `inner`."""
+
+    def __init__(self, name: str, inner: Transport, order: tuple[int, ...], axes: Mapping[str, int]) -> None:
+        super().__init__(name, inner.size, order.index(inner.index), axes)
+        self.inner, self.order = inner, order
+        self.inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+
+    def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
+        return self.inner.all_reduce(x, reduction)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        return _permuted(self.inner.all_gather(x), [x.shape[0]] * self.size, self.order)
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        return self.inner.reduce_scatter(_permuted(x, [x.shape[0] // self.size] * self.size, self.inverse))
+
+    def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
+        inner_receive, inner_send = ([sizes[place] for place in self.inverse] for sizes in (receive, send))
+        found = self.inner.all_to_all(_permuted(x, send, self.inverse), inner_receive, inner_send)
+        return _permuted(found, inner_receive, self.order)
+
+    def send(self, x: Tensor, to: int) -> None:
+        self.inner.send(x, self.order[to])
+
+    def recv(self, like: Tensor, source: int) -> Tensor:
+        return self.inner.recv(like, self.order[source])
+
+
+def _permuted(x: Tensor, sizes: list[int], order: tuple[int, ...]) -> Tensor:
+    """The pieces of `x` along dim 0, `sizes` long, in the order given."""
+    pieces = x.split(sizes)
+    return torch.cat([pieces[place] for place in order])
 
 
 class Alone(Transport):

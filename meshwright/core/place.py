@@ -29,6 +29,13 @@ class Place:
         length = self.shapes[state][dim]
         return self.states[state].span(dim, length, degree, index) if state in self.states else range(length)
 
+    def part(self, argument: str, dim: int) -> int:
+        """Which of the equal parts of dim `dim` of the argument this rank holds, from 0."""
+        number = 0
+        for axis in self.cut(argument, dim):
+            number = number * axis.size + axis.index
+        return number
+
     def cut(self, argument: str, dim: int) -> tuple[Transport, ...]:
         """The axes over which dim `dim` of the argument is sharded, outermost first."""
         return tuple(self.axes[axis] for axis in self.inputs[argument].sharding(dim)) if argument in self.inputs else ()

@@ -10,23 +10,40 @@ from torch import Tensor
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
+from meshwright.core.place import Place
 from meshwright.errors import Problem
 from meshwright.models.layers import Linear
 from meshwright.models.rope import rotate
 
 
-def document_mask(documents: Tensor) -> Tensor:
-    """documents[B, L] -> bool [B, 1, L, L]: a query sees the keys of its own document up to its own place."""
-    length = documents.shape[-1]
-    place = torch.arange(length, device=documents.device)
-    earlier = place[:, None] >= place
-    return ((documents[:, :, None] == documents[:, None, :]) & earlier).unsqueeze(1)
+class Visible(Module):
+    """queries[B, L], keys[B, L], the document of each token -> bool [B, 1, L, L]: a query sees the keys of its own
+    document up to its own place.
+
+    Where the sequence is split over ranks, the rows are those of this rank's queries, at their places in the whole.
+    """
+
+    def __init__(self, config: Module.Config) -> None:
+        super().__init__()
+        self.part = 0
+
+    def localize(self, place: Place) -> None:
+        self.part = place.part("queries", 1)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        place = torch.arange(keys.shape[-1], device=keys.device)
+        count = queries.shape[-1]
+        first = self.part * count
+        mine = place if count == len(place) else place[first : first + count]
+        earlier = mine[:, None] >= place
+        return ((queries[:, :, None] == keys[:, None, :]) & earlier).unsqueeze(1)
 
 
 class DotProduct(Module):
     """Scaled dot-product attention: q[B, L, heads, d], k, v[B, L, kv_heads, d] -> [B, L, heads, d].
 
-    mask[B, 1, L, L], True where a query sees a key; None: causal. heads / kv_heads neighbouring queries share a key.
+    mask[B, 1, L, L], True where a query sees a key; None: causal, where the rank has all queries and all keys.
+    heads / kv_heads neighbouring queries share a key.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
+from meshwright.core.place import Place
 from meshwright.errors import Problem
-from meshwright.models.attention import Attention, document_mask
+from meshwright.models.attention import Attention, Visible
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
 from meshwright.models.rope import Rope
-from meshwright.types.axes import CP, PP
 
 
 class Block(Module):
@@ -55,31 +55,37 @@ class Decoder(Module):
 
         embedding: Embedding.Config
         rope: Rope.Config
+        visible: Visible.Config
         blocks: Sequence[Block.Config]
         norm: RMSNorm.Config
         head: Linear.Config
         tied: bool = False
 
         def problems(self, path: str, dims: ParallelismDims) -> list[Problem]:
+            if dims.pp == 1:
+                return []
             return [
                 Problem(
                     where=path,
-                    what=f"{axis} {degree}: this decoder runs whole sequences through all its blocks on every rank",
-                    fix=f"parallel.{axis} = 1",
+                    what=f"pp {dims.pp}: this decoder has all its blocks on every rank",
+                    fix="parallel.pp = 1",
                 )
-                for axis, degree in ((CP, dims.cp), (PP, dims.pp))
-                if degree > 1
             ]
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embedding = config.embedding.build()
         self.rope = config.rope.build()
+        self.visible = config.visible.build()
         self.blocks = nn.ModuleList(block.build() for block in config.blocks)
         self.norm = config.norm.build()
         self.head = config.head.build()
         if config.tied:
             self.head.weight = self.embedding.weight
+        self.part, self.is_cut = 0, False
+
+    def localize(self, place: Place) -> None:
+        self.part, self.is_cut = place.part("tokens", 1), bool(place.cut("tokens", 1))
 
     def storage_blocks(self) -> list[list[nn.Module]]:
         """The parts whose parameters are gathered together, in the order they run; what is tied stays with the root."""
@@ -89,8 +95,11 @@ class Decoder(Module):
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
         if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        mask = None if documents is None else document_mask(documents)
+            first = self.part * tokens.shape[1]
+            positions = torch.arange(first, first + tokens.shape[1], device=tokens.device).expand_as(tokens)
+        if documents is None and self.is_cut:  # causal by shapes alone needs all queries
+            documents = torch.zeros_like(tokens)
+        mask = None if documents is None else self.visible(documents, documents)
         cosine, sine = self.rope(positions)
         x = self.embedding(tokens)
         for block in self.blocks:

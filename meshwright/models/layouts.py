@@ -15,6 +15,8 @@ from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
 KV: Final = (TP_KV, TP_COPY)
+MASK: Final = SpmdLayout({DP: S(0), CP: S(2), TP: R})
+"""Which keys a query sees, [batch, 1, queries, keys]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,11 @@ def activation(tp: SpmdType) -> SpmdLayout:
 def kv_activation(kv: SpmdType) -> SpmdLayout:
     """[batch@dp, sequence@cp, ...] of keys or values: `kv` over the groups of tp ranks, R among those that share."""
     return SpmdLayout({DP: S(0), CP: S(1), TP_KV: kv, TP_COPY: R})
+
+
+def whole_sequence(layout: SpmdLayout) -> SpmdLayout:
+    """The same with every position on every cp rank."""
+    return layout.replace(**{CP: R})
 
 
 def state(tp: SpmdType) -> SpmdLayout:
@@ -124,16 +131,35 @@ def head(plan: Plan, *, bias: bool = False) -> ShardingConfig:
     )
 
 
-def attention_region() -> ShardingConfig:
-    """Each rank attends with its own heads."""
-    heads, kv_heads = activation(S(2)), kv_activation(S(2))
-    mask = SpmdLayout({DP: S(0), CP: S(2), TP: R})
+def decoder() -> ShardingConfig:
+    """Tokens, and where they stand, to logits[batch, sequence, vocab@tp]."""
+    tokens = activation(R)
     return ShardingConfig(
-        in_src_shardings={"q": heads, "k": kv_heads, "v": kv_heads, "mask": mask},
+        in_src_shardings={"tokens": tokens, "positions": tokens, "documents": tokens},
+        out_src_shardings=activation(S(2)),
+    )
+
+
+def visible() -> ShardingConfig:
+    """Each rank's own queries against all keys: [batch, 1, queries@cp, keys]."""
+    tokens = activation(R)
+    return ShardingConfig(
+        in_src_shardings={"queries": tokens, "keys": tokens},
+        in_dst_shardings={"keys": whole_sequence(tokens)},
+        out_src_shardings=MASK,
+        local_map=LocalMapConfig(in_grad_shardings={"queries": None, "keys": None}),
+    )
+
+
+def attention_region() -> ShardingConfig:
+    """Each rank attends with its own heads, its own queries to the keys and values of the whole sequence."""
+    heads, kv_heads = activation(S(2)), kv_activation(S(2))
+    keys = whole_sequence(kv_heads)
+    return ShardingConfig(
+        in_src_shardings={"q": heads, "k": kv_heads, "v": kv_heads, "mask": MASK},
+        in_dst_shardings={"k": keys, "v": keys},
         out_src_shardings=heads,
-        local_map=LocalMapConfig(
-            in_grad_shardings={"q": heads.dual, "k": kv_heads.dual, "v": kv_heads.dual, "mask": None}
-        ),
+        local_map=LocalMapConfig(in_grad_shardings={"q": heads.dual, "k": keys.dual, "v": keys.dual, "mask": None}),
     )
 
 

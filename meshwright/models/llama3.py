@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from meshwright.errors import Problem
 from meshwright.models import layouts
-from meshwright.models.attention import Attention, DotProduct, kv_copies
+from meshwright.models.attention import Attention, DotProduct, Visible, kv_copies
 from meshwright.models.decoder import Block, Decoder
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
@@ -91,6 +91,7 @@ class Llama3(ModelSpec):
         return Decoder.Config(
             embedding=Embedding.Config(vocab=self.vocab, dim=self.dim, std=self.std),
             rope=Rope.Config(head_dim=self.head_dim, theta=self.theta, scaling=self.scaling),
+            visible=Visible.Config(),
             blocks=[self._block() for _ in range(self.layers)],
             norm=self._norm(),
             head=self._linear(self.dim, self.vocab),
@@ -98,8 +99,10 @@ class Llama3(ModelSpec):
         )
 
     def declare(self, modules: Decoder.Config, plan: Plan) -> None:
+        modules.sharding_config = layouts.decoder()
         modules.embedding.sharding_config = layouts.embedding(plan)
         modules.rope.sharding_config = layouts.rope()
+        modules.visible.sharding_config = layouts.visible()
         for block in modules.blocks:
             block.attention_norm.sharding_config = layouts.norm(plan)
             block.attention.sharding_config = layouts.enters(plan)

@@ -45,7 +45,13 @@ def run_dims(config: TrainConfig) -> ParallelismDims:
     Errors: `ConfigError` for numbers of the model that no layout can make right, and for a degree below 1.
     """
     parallel = config.parallel
-    return dims_of(config.model, dp_replicate=parallel.dp_replicate, dp_shard=parallel.dp_shard, tp=parallel.tp)
+    return dims_of(
+        config.model,
+        dp_replicate=parallel.dp_replicate,
+        dp_shard=parallel.dp_shard,
+        cp=parallel.cp,
+        tp=parallel.tp,
+    )
 
 
 def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config]:

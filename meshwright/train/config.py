@@ -24,6 +24,8 @@ class ParallelConfig:
     """groups of ranks that hold equal copies of every parameter shard"""
     dp_shard: int = 1
     """ranks over which parameters, gradients and optimizer state are split; with dp_replicate they split the batch"""
+    cp: int = 1
+    """ranks over which the sequence is split; each attends with its own queries to all keys"""
     tp: int = 1
     """ranks over which weights, heads and the vocabulary are split"""
     sequence_parallel: bool = True

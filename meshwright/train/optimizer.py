@@ -10,8 +10,11 @@ from torch import nn
 from meshwright.train.config import OptimizerConfig
 
 
-def adamw(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Matrices are decayed, vectors (norms, biases) are not. Frozen parameters are left out."""
+def adamw(model: nn.Module, config: OptimizerConfig, *, fused: bool = True) -> torch.optim.AdamW:
+    """Matrices are decayed, vectors (norms, biases) are not. Frozen parameters are left out.
+
+    fused: the update of a parameter is one kernel; on meta there is none.
+    """
     trained = [param for param in model.parameters() if param.requires_grad]
     groups = [
         {"params": [param for param in trained if param.dim() >= 2], "weight_decay": config.weight_decay},
@@ -22,7 +25,7 @@ def adamw(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         lr=config.rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
-        fused=True,
+        fused=fused,
     )
 
 

@@ -31,7 +31,7 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
     dims = run_dims(config)
     backend = local_backend(dims, 0, shape_view(dims, 0))
     model, loss = on_meta(config)
-    problems = [*_numbers(config), *_divisions(config, dims)]
+    problems = arithmetic(config, dims)
     for module in (model, loss):
         try:
             parallelize(module, backend)
@@ -41,6 +41,11 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
         raise ConfigError(problems)
     dims.check_world(world, where)
     _run_shapes(config, model, loss, backend)
+
+
+def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
+    """Numbers that no run can have, and batches and sequences that do not divide over `dims`."""
+    return [*_numbers(config), *_divisions(config, dims)]
 
 
 def check_vocabulary(config: TrainConfig, vocab: int) -> None:
@@ -111,13 +116,23 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 fix=f"training.batch = one of {_multiples(training.batch, parts)}",
             )
         )
-    if config.parallel.sequence_parallel and training.length % dims.tp:
+    if training.length % dims.cp:
         problems.append(
             Problem(
                 where="training.length",
-                what=f"{training.length} tokens do not divide over tp {dims.tp}",
+                what=f"{training.length} tokens do not divide over cp {dims.cp}",
+                why="every cp rank holds an equal part of the sequence",
+                fix=f"training.length = one of {_multiples(training.length, dims.cp)}",
+            )
+        )
+    elif config.parallel.sequence_parallel and training.length % (dims.cp * dims.tp):
+        over = f"cp {dims.cp} x tp {dims.tp}" if dims.cp > 1 else f"tp {dims.tp}"
+        problems.append(
+            Problem(
+                where="training.length",
+                what=f"{training.length} tokens do not divide over {over}",
                 why="with sequence_parallel every tp rank holds an equal part of the sequence",
-                fix=f"training.length = one of {_multiples(training.length, dims.tp)},"
+                fix=f"training.length = one of {_multiples(training.length, dims.cp * dims.tp)},"
                 " or --parallel.no-sequence-parallel",
             )
         )
@@ -138,7 +153,8 @@ def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy, backend
     """One micro-batch through rank 0's part of the model, on meta."""
     training = config.training
     rows = training.batch // (backend.view["dp"].size * training.accumulate)
-    tokens = torch.empty(rows, training.length, dtype=torch.int64, device="meta")
+    length = training.length // backend.view["cp"].size
+    tokens = torch.empty(rows, length, dtype=torch.int64, device="meta")
     try:
         with torch.no_grad(), backend.scope():
             loss(model(tokens, tokens, tokens), tokens)
@@ -149,6 +165,6 @@ def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy, backend
             Problem(
                 where="model",
                 what=f"forward fails on shapes alone: {type(error).__name__}: {error}",
-                why=f"a micro-batch of {rows} x {training.length} tokens was run through rank 0's part without values",
+                why=f"a micro-batch of {rows} x {length} tokens was run through rank 0's part without values",
             )
         ) from error

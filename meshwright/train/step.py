@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, RunError
 from meshwright.models.layouts import activation
 from meshwright.train.assemble import Assembly
@@ -17,6 +18,7 @@ from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.gradients import clip
 from meshwright.train.loss import LOSS
+from meshwright.types.axes import CP
 from meshwright.types.kinds import R
 
 INPUT = activation(R)
@@ -32,12 +34,13 @@ class Measured:
 
 
 def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: float, max_norm: float) -> Measured:
-    """One update from the summed gradients of `batches`, this rank's micro-batches.
+    """One update from the summed gradients of `batches`, this data rank's micro-batches of whole sequences.
 
     Errors: `RunError` on all ranks alike, before the update, where loss or gradient norm is not finite.
     """
     backend, gradients = run.backend, run.gradients
     run.optimizer.zero_grad(set_to_none=True)
+    batches = [own_part(batch, run.backend.view[CP]) for batch in batches]
     with backend.scope():
         valid = valid_tokens(run, batches)
         losses = []
@@ -66,7 +69,7 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
     total = torch.zeros((), device=run.device)
     valid = torch.zeros((), device=run.device, dtype=torch.int64)
     with torch.no_grad(), run.backend.scope():
-        for batch in batches:
+        for batch in (own_part(whole, run.backend.view[CP]) for whole in batches):
             total += loss_sum(run, batch)
             valid += (batch.labels != IGNORE).sum().to(run.device)
         total = shown_loss(run, total)
@@ -82,6 +85,14 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
             )
         )
     return mean
+
+
+def own_part(batch: Batch, cp: Transport) -> Batch:
+    """Of whole sequences the positions of this cp rank. Labels were shifted before, on the whole."""
+    if cp.size == 1:
+        return batch
+    fields = (batch.tokens, batch.labels, batch.positions, batch.documents)
+    return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in fields))
 
 
 def loss_sum(run: Assembly, batch: Batch) -> Tensor:

@@ -4,13 +4,14 @@
     [·@dp, ·@(cp,tp)]{ep:P}               a layout alone; dims behind the last sharded one are left out
 
 Behind a dim's length stand the axes that shard it, the outermost first, with the ranks' lengths where a shard states
-them: `5@tp(3,2)`. The braces name every axis that shards nothing, with its type.
+them: `5@tp(3,2)`. A dim that is a product of factors is written `(4@dp, 8@cp)`. The braces name every axis that shards
+nothing, with its type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn, TypeVar
 
 from meshwright.errors import Problem, SpmdTypeError
@@ -47,11 +48,15 @@ def short_dtype(name: str) -> str:
     return DTYPES.get(name, name)
 
 
-def render(dtype: str, shape: Sequence[int], layout: SpmdLayout) -> str:
+def render(dtype: str, shape: Sequence[int], layout: SpmdLayout, factors: Sequence[Sequence[int]] | None = None) -> str:
     """`f32[4@dp, 16]{tp:R}`. `dtype` is a short or a long name, `shape` the global one.
+
+    factors: the lengths of the factors of each dim, where some dim is a product; the layout then counts factors.
 
     Errors: `SpmdTypeError` where the layout shards a dim that `shape` does not have.
     """
+    if factors is not None:
+        return f"{short_dtype(dtype)}[{', '.join(_products(factors, layout))}]" + _braces(layout)
     for axis, kind in layout.items():
         if isinstance(kind, Shard) and kind.dim >= len(shape):
             raise SpmdTypeError(
@@ -97,6 +102,14 @@ def parse_layout(text: str) -> SpmdLayout:
     if not reader.at("{"):
         _, shards = reader.dims(lambda: reader.expect(_LENGTH_UNKNOWN))
     return reader.rest(shards)
+
+
+def _products(factors: Sequence[Sequence[int]], layout: SpmdLayout) -> Iterator[str]:
+    place = 0
+    for lengths in factors:
+        shown = [f"{length}{_axes(layout, place + n)}" for n, length in enumerate(lengths)]
+        place += len(lengths)
+        yield shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
 def _axes(layout: SpmdLayout, dim: int) -> str:

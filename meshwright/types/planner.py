@@ -1,26 +1,138 @@
-"""From any layout to any layout: the steps, in an order in which each is possible."""
+"""From any layout to any layout: the plan with the fewest bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from typing import Final
 
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import I, R, Shard, SpmdType, V
+from meshwright.types.kinds import SpmdType, V
 from meshwright.types.layout import SpmdLayout
-from meshwright.types.transition import Op, Step, step
+from meshwright.types.search import Search, moved, resized
+from meshwright.types.transition import Step, step
+
+UNKNOWN: Final = 2
+"""Ranks of an axis of which the number is not known."""
 
 
-@cache
-def plan(src: SpmdLayout, dst: SpmdLayout) -> tuple[Step, ...]:
-    """The steps from `src` to `dst`, the ones that shrink the tensor first.
+@dataclass(frozen=True)
+class Plan(Sequence[Step]):
+    """The steps from `src` to `dst`, in order. `print(plan)` shows them with the bytes that each moves.
 
-    Where several axes shard one dim, only the innermost can be gathered and a new one becomes the innermost; an
-    axis that stands inside one that must go is gathered with it and cut again.
+    degree: axis -> number of ranks that the plan was made for; axes that are not in it have one.
+    """
+
+    src: SpmdLayout
+    dst: SpmdLayout
+    degree: Mapping[str, int]
+    steps: tuple[Step, ...]
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+        return self.steps[place]
+
+    def __hash__(self) -> int:
+        return hash((self.src, self.dst, self.steps))
+
+    def moved(self, local: int) -> tuple[int, ...]:
+        """The bytes that each step moves per rank, where a rank holds `local` bytes of `src`."""
+        found = []
+        for change in self.steps:
+            ranks = self.ranks(change)
+            found.append(moved(change.op, ranks, local))
+            local = resized(change.op, ranks, local)
+        return tuple(found)
+
+    def bytes(self, shape: Sequence[int], itemsize: int) -> int:
+        """The bytes that a rank moves for a tensor of global `shape` with `itemsize` bytes per element."""
+        return sum(self.moved(self.local_bytes(shape, itemsize)))
+
+    def local_bytes(self, shape: Sequence[int], itemsize: int) -> int:
+        """The bytes of a tensor of global `shape` that a rank holds in `src`; of a list, V, one entry."""
+        return math.prod(shape) * itemsize // math.prod(self.degree.get(axis, 1) for axis in self.src.sharded)
+
+    def ranks(self, change: Step) -> int:
+        """The number of ranks that take part in a step."""
+        return math.prod(self.degree.get(axis, 1) for axis in change.axes)
+
+    def table(self, shape: Sequence[int], itemsize: int) -> str:
+        """The steps, one a line, with the bytes that each moves per rank."""
+        local = self.local_bytes(shape, itemsize)
+        return self._table([f"{count:,} B" for count in self.moved(local)], f"{self.bytes(shape, itemsize):,} B")
+
+    def __str__(self) -> str:
+        unit = math.prod(self.degree.values()) ** 2
+        shares = [f"{count / unit:.4g} x" for count in self.moved(unit)]
+        return self._table(shares, f"{sum(self.moved(unit)) / unit:.4g} x", " (x: the bytes that a rank holds before)")
+
+    def _table(self, amounts: Sequence[str], total: str, unit: str = "") -> str:
+        head = f"{self.src} -> {self.dst}"
+        if not self.steps:
+            return f"{head}: nothing to do"
+        rows = [
+            (change.op.value, ",".join(change.axes), str(self.ranks(change)), _types(change), amount)
+            for change, amount in zip(self.steps, amounts, strict=True)
+        ]
+        rows.insert(0, ("step", "over", "ranks", "types", "bytes"))
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([head, *lines, f"in all {total}{unit}"])
+
+
+def _types(change: Step) -> str:
+    return str(change).partition(": ")[2].removesuffix(f" {change.op.value}")
+
+
+_plans: dict[tuple[object, ...], Plan] = {}
+
+
+def plan(
+    src: Mapping[str, SpmdType],
+    dst: Mapping[str, SpmdType],
+    degree: Mapping[str, int] | None = None,
+    *,
+    expert_mode: bool = False,
+) -> Plan:
+    """The steps from `src` to `dst` that move the fewest bytes per rank in forward; of those, the fewest collectives.
+
+    degree: axis -> number of ranks, the outermost axis first; axes that are not in it have one. Without it every axis
+    counts as having as many as any other. Neighbours that make the same change of type, on the same dim in order,
+    are one collective over the flattened axis. What backward moves follows from the steps and does not decide.
+
+    Bytes of a collective over n ranks with b bytes each: all_gather (n-1) b; reduce_scatter and all_to_all
+    (n-1)/n b; all_reduce 2 (n-1)/n b. Other steps move none.
 
     Errors: `SpmdTypeError` where the axes differ or a type cannot be reached.
     """
+    key = (src, dst, None if degree is None else tuple(degree.items()), expert_mode)
+    try:
+        return _plans[key]
+    except (KeyError, TypeError):  # not planned before, or plain dicts
+        return _planned(SpmdLayout(src), SpmdLayout(dst), degree, expert_mode)
+
+
+def _planned(src: SpmdLayout, dst: SpmdLayout, degree: Mapping[str, int] | None, expert_mode: bool) -> Plan:
+    key = (src, dst, None if degree is None else tuple(degree.items()), expert_mode)
+    found = _plans.get(key)
+    if found is None:
+        _demand_same_axes(src, dst)
+        for axis in src:
+            step(axis, src[axis], dst[axis], expert_mode=expert_mode)
+        _demand_dims_in_place(src, dst)
+        degree = dict.fromkeys(src, UNKNOWN) if degree is None else {a: n for a, n in degree.items() if a in src}
+        found = Plan(src, dst, degree, Search(src, dst, degree, expert_mode).steps())
+        found = _plans.setdefault(key, found)
+    return found
+
+
+def _demand_same_axes(src: SpmdLayout, dst: SpmdLayout) -> None:
     if set(src) != set(dst):
         raise SpmdTypeError(
             Problem(
@@ -30,14 +142,6 @@ def plan(src: SpmdLayout, dst: SpmdLayout) -> tuple[Step, ...]:
                 fix=f"name {', '.join(sorted(set(src) ^ set(dst)))} on both sides or on neither",
             )
         )
-    _demand_dims_in_place(src, dst)
-    steps: list[Step] = []
-    current = src
-    while current is not dst:
-        change = _next(current, dst)
-        steps.append(change)
-        current = current.replace(**{change.axis: change.dst})
-    return tuple(steps)
 
 
 def _demand_dims_in_place(src: SpmdLayout, dst: SpmdLayout) -> None:
@@ -57,50 +161,6 @@ def _demand_dims_in_place(src: SpmdLayout, dst: SpmdLayout) -> None:
     )
 
 
-_COST = {op: cost for cost, op in enumerate((Op.REDUCE_SCATTER, Op.SLICE, Op.RETAG, Op.MASK, Op.ALL_TO_ALL))}
-
-
-def _next(current: SpmdLayout, dst: SpmdLayout) -> Step:
-    """The cheapest step that is possible now and brings `current` nearer to `dst`."""
-    possible = []
-    for axis in current:
-        if current[axis] is not dst[axis]:
-            change = step(axis, current[axis], dst[axis])
-            assert change is not None
-            if _leaves(current, change) and _joins(current, dst, change):
-                possible.append(change)
-    if possible:
-        return min(possible, key=lambda change: _COST.get(change.op, len(_COST)))
-    return _unwind(current, dst)
-
-
-def _leaves(current: SpmdLayout, change: Step) -> bool:
-    """The axis is not sharded, or is the innermost of its dim."""
-    return not isinstance(change.src, Shard) or current.sharding(change.src.dim)[-1] == change.axis
-
-
-def _joins(current: SpmdLayout, dst: SpmdLayout, change: Step) -> bool:
-    """The axis becomes the innermost of its new dim, where `dst` has it right behind those already there."""
-    if not isinstance(change.dst, Shard):
-        return True
-    there = current.sharding(change.dst.dim)
-    return dst.sharding(change.dst.dim)[: len(there) + 1] == (*there, change.axis)
-
-
-def _unwind(current: SpmdLayout, dst: SpmdLayout) -> Step:
-    """Gather the innermost axis of a dim whose order is not a beginning of the order in `dst`."""
-    for axis in reversed(tuple(current)):
-        kind = current[axis]
-        if isinstance(kind, Shard):
-            there = current.sharding(kind.dim)
-            if there[-1] == axis and dst.sharding(kind.dim)[: len(there)] != there:
-                whole: SpmdType = I if dst[axis] is I else R
-                change = step(axis, kind, whole)
-                assert change is not None
-                return change
-    raise AssertionError(f"no step from {current} towards {dst}")
-
-
 @dataclass(frozen=True, init=False)
 class Transition:
     """A declared change of layout. src, dst: `SpmdLayout`, or {axis: type} that becomes one."""
@@ -114,8 +174,12 @@ class Transition:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps that carry it out; none where source and destination are the same."""
-        return plan(self.src, self.dst)
+        """The steps that carry it out, whatever the degrees; none where source and destination are the same."""
+        return self.plan().steps
+
+    def plan(self, degree: Mapping[str, int] | None = None) -> Plan:
+        """The plan for a mesh with these degrees."""
+        return plan(self.src, self.dst, degree)
 
     def __str__(self) -> str:
         return f"{self.src} -> {self.dst}"

@@ -1,7 +1,8 @@
-"""Changes of type on one axis: which step carries them out, forward and backward.
+"""Changes of type: which step carries them out, forward and backward.
 
-A *step* changes the type on one axis and keeps what the tensor denotes. Its backward is the step between the duals,
-in reverse: the table below is closed under that, so a forward step fixes its backward step.
+A *step* changes the type on one axis, or on several that act as one flattened axis, and keeps what the tensor denotes.
+Its backward is the step between the duals, in reverse: the table below is closed under that, so a forward step fixes
+its backward step.
 
     forward                  backward              forward                  backward
     S/V -> R  all_gather     P -> S/V reduce_scatter   P -> R  all_reduce      P -> R  all_reduce
@@ -12,17 +13,20 @@ in reverse: the table below is closed under that, so a forward step fixes its ba
     R -> I    retag (expert) I -> P   mask             S/V -> P pad            R -> S/V slice
 
 Two more keep the local value and change what it denotes; the author claims that this is meant (`reinterpret`):
-V -> P, whose backward is R -> V.
+V -> P, whose backward is R -> V. Others are made of these and of retags: R -> P is R -> V -> P, and from I one goes by
+way of R.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import Shard, SpmdType
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
+from meshwright.types.layout import SpmdLayout
 
 
 class Op(Enum):
@@ -40,8 +44,10 @@ class Op(Enum):
     @property
     def communicates(self) -> bool:
         """Whether ranks exchange anything."""
-        return self in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL)
+        return self in _COLLECTIVES
 
+
+_COLLECTIVES: Final = (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_REDUCE, Op.ALL_TO_ALL)
 
 _BY_LETTER: Final[dict[str, Op]] = {
     "S R": Op.ALL_GATHER,
@@ -68,28 +74,52 @@ CLAIMS: Final[frozenset[str]] = frozenset({"V P", "R V"})
 """Changes of meaning that keep the local value; only `reinterpret` makes them."""
 
 EXPERT: Final[frozenset[str]] = frozenset({"R I"})
-"""Right only where the author knows more than the types say; only with `expert=True`, or as the backward of I -> P."""
+"""Right only where the author knows more than the types say; only with `expert_mode`, or as the backward of I -> P."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One change of type on one axis.
+    """One change of type, alike on one axis or on several that are flattened into one.
 
-    axis: name of the axis; src, dst: the types before and after; op: what it does.
+    axes: names of the axes, the outermost first; src, dst: the type on each of them before and after; op: what it does.
     """
 
-    axis: str
+    axes: tuple[str, ...]
     src: SpmdType
     dst: SpmdType
     op: Op
+
+    @property
+    def axis(self) -> str:
+        """The name of the axis; of several, their names joined by commas."""
+        return self.axes[0] if len(self.axes) == 1 else ",".join(self.axes)
+
+    @property
+    def where(self) -> str:
+        """The axes, as errors name them."""
+        if len(self.axes) == 1:
+            return f"axis {self.axes[0]!r}"
+        return f"axes {', '.join(map(repr, self.axes))}"
+
+    @property
+    def before(self) -> SpmdLayout:
+        """The types on the step's axes before it, with the order in which they cut a dim."""
+        return SpmdLayout(dict.fromkeys(self.axes, self.src))
+
+    @property
+    def after(self) -> SpmdLayout:
+        """The types on the step's axes after it."""
+        return SpmdLayout(dict.fromkeys(self.axes, self.dst))
 
     @property
     def backward(self) -> Step:
         """The step that carries the gradient: from the dual of `dst` to the dual of `src`."""
         src, dst = self.dst.dual, self.src.dual
         if self.is_claim:
-            return Step(self.axis, src, dst, Op.RETAG)
-        return Step(self.axis, src, dst, CHANGES[f"{src.letter} {dst.letter}"])
+            return Step(self.axes, src, dst, Op.RETAG)
+        if self.op is Op.ALL_TO_ALL:
+            return Step(self.axes, src, dst, Op.ALL_TO_ALL)
+        return Step(self.axes, src, dst, CHANGES[f"{src.letter} {dst.letter}"])
 
     @property
     def is_claim(self) -> bool:
@@ -97,10 +127,51 @@ class Step:
         return self.op is Op.RETAG and f"{self.src.letter} {self.dst.letter}" in CLAIMS
 
     def __str__(self) -> str:
-        return f"{self.axis}: {self.src!r} -> {self.dst!r} {self.op.value}"
+        axes = self.axes[0] if len(self.axes) == 1 else f"({','.join(self.axes)})"
+        return f"{axes}: {self.src!r} -> {self.dst!r} {self.op.value}"
 
 
-def step(axis: str, src: SpmdType, dst: SpmdType, *, expert: bool = False) -> Step | None:
+@dataclass(frozen=True, init=False)
+class Exchange(Step):
+    """The all_to_all by which axes change the dims that they cut, or their order, each in its own way.
+
+    cuts: the layouts on the axes before and after, all sharded. `src` and `dst` are the types of the first axis.
+    """
+
+    cuts: tuple[SpmdLayout, SpmdLayout]
+
+    def __init__(self, axes: tuple[str, ...], before: SpmdLayout, after: SpmdLayout) -> None:
+        values = {"axes": axes, "src": before[axes[0]], "dst": after[axes[0]], "op": Op.ALL_TO_ALL}
+        for name, value in (*values.items(), ("cuts", (before, after))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def before(self) -> SpmdLayout:
+        """The types on the step's axes before it, with the order in which they cut a dim."""
+        return self.cuts[0]
+
+    @property
+    def after(self) -> SpmdLayout:
+        """The types on the step's axes after it, with the order in which they cut a dim."""
+        return self.cuts[1]
+
+    @property
+    def backward(self) -> Step:
+        """The exchange from `after` to `before`: shards are their own duals."""
+        return Exchange(self.axes, self.after, self.before)
+
+    def __str__(self) -> str:
+        return f"({','.join(self.axes)}): {_cut(self.before)} -> {_cut(self.after)} {self.op.value}"
+
+
+def _cut(layout: SpmdLayout) -> str:
+    """`S(0)@(cp,tp) S(1)@dp`."""
+    dims = sorted({kind.dim for kind in layout.values() if isinstance(kind, Shard)})
+    cuts = ((dim, layout.sharding(dim)) for dim in dims)
+    return " ".join(f"S({dim})@{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}" for dim, axes in cuts)
+
+
+def step(axis: str, src: SpmdType, dst: SpmdType, *, expert_mode: bool = False) -> Step | None:
     """The step from `src` to `dst` on `axis` that keeps what the tensor denotes; None where nothing is to do.
 
     Errors: `SpmdTypeError` where there is none, naming the types that can be reached from `src`.
@@ -108,7 +179,7 @@ def step(axis: str, src: SpmdType, dst: SpmdType, *, expert: bool = False) -> St
     if src is dst:
         return None
     key = f"{src.letter} {dst.letter}"
-    if key not in CHANGES or (key in EXPERT and not expert):
+    if key not in CHANGES or (key in EXPERT and not expert_mode):
         raise SpmdTypeError(_refused(axis, src, dst, key))
     if isinstance(src, Shard) and isinstance(dst, Shard) and src.dim == dst.dim:
         raise SpmdTypeError(
@@ -119,27 +190,43 @@ def step(axis: str, src: SpmdType, dst: SpmdType, *, expert: bool = False) -> St
                 fix=f"go through the whole: {src!r} -> R, then R -> {dst!r}",
             )
         )
-    return Step(axis, src, dst, CHANGES[key])
+    return Step((axis,), src, dst, CHANGES[key])
 
 
-def claim(axis: str, src: SpmdType, dst: SpmdType) -> Step | None:
-    """The step that reads the local value of type `src` as one of type `dst`.
+_CLAIMED: Final[dict[str, tuple[SpmdType, ...]]] = {
+    "V P": (V, P),
+    "R V": (R, V),
+    "R P": (R, V, P),
+    "I V": (I, R, V),
+    "I P": (I, R, V, P),
+    "I R": (I, R),
+    "R I": (R, I),
+}
+"""(source letter, destination letter) -> the types that `reinterpret` goes through."""
 
-    Errors: `SpmdTypeError` for a pair other than V -> P and R -> V.
+
+def claim(axis: str, src: SpmdType, dst: SpmdType, *, expert_mode: bool = False) -> tuple[Step, ...]:
+    """The steps that read the local value of type `src` as one of type `dst`; none where nothing is to do.
+
+    Errors: `SpmdTypeError` for a pair of which no local value is both, and for R -> I without `expert_mode`.
     """
     if src is dst:
-        return None
+        return ()
     key = f"{src.letter} {dst.letter}"
-    if key not in CLAIMS:
+    if key not in _CLAIMED:
         raise SpmdTypeError(
             Problem(
                 where=f"axis {axis!r}",
                 what=f"{src!r} cannot be reinterpreted as {dst!r}",
-                why="reinterpret keeps the local value, and only V -> P and R -> V have a gradient that does so too",
+                why="reinterpret keeps the local value, and its gradient must do so too: from V only to P, from R and "
+                "I to any of R, I, V, P",
                 fix=f"redistribute(x, {axis!r}, src={src!r}, dst={dst!r})" if key in CHANGES else "",
             )
         )
-    return Step(axis, src, dst, Op.RETAG)
+    if key in EXPERT and not expert_mode:
+        raise SpmdTypeError(_refused(axis, src, dst, key))
+    kinds = _CLAIMED[key]
+    return tuple(Step((axis,), before, after, Op.RETAG) for before, after in itertools.pairwise(kinds))
 
 
 def _refused(axis: str, src: SpmdType, dst: SpmdType, key: str) -> Problem:
@@ -149,7 +236,7 @@ def _refused(axis: str, src: SpmdType, dst: SpmdType, key: str) -> Problem:
             where=f"axis {axis!r}",
             what=f"{src!r} -> {dst!r} is for experts only",
             why="the types cannot show that the ranks' gradients agree afterwards",
-            fix=f"state that you know it: expert=True; or one of {src!r} -> {', '.join(reachable)}",
+            fix=f"state that you know it: expert_mode=True; or one of {src!r} -> {', '.join(reachable)}",
         )
     return Problem(
         where=f"axis {axis!r}",

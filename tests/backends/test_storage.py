@@ -38,7 +38,7 @@ def test_a_rank_holds_what_it_computes_with(layout, shape):
 def test_at_rest_a_layout_is_the_one_of_compute_on_the_base_axes(layout):
     storage = Replicated(PAIRS, 5)
     rest = storage.rest(SpmdLayout(layout), DENSE)
-    assert set(rest) == {"dp_replicate", "dp_shard", "cp", "tp_kv", "tp_copy"}
+    assert set(rest) == {"dp_replicate", "dp_shard", "dp_shard_ep", "cp", "tp_kv", "tp_copy"}
     here = SpmdLayout(layout).local_shape((12, 8), PAIRS.degrees(), PAIRS.index(5))
     assert rest.local_shape((12, 8), storage.degree, storage.index) == here
 

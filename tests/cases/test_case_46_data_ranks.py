@@ -1,4 +1,5 @@
-"""dp 2 x cp 2 x tp 2: ranks of one data coordinate read the same rows, others read different ones."""
+"""dp 2 x cp 2 x tp 2: ranks of one data coordinate read the same rows, others read different ones; of the rows each cp
+rank takes its own part of the sequence."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ import pytest
 import torch
 
 from meshwright.comm.grid import ParallelismDims
+from meshwright.comm.shapes import shape_view
 from meshwright.train.data import DataConfig, prepare
+from meshwright.train.step import own_part
 
 GRIDS = [
     ParallelismDims(dp_shard=2, cp=2, tp=2),
@@ -49,3 +52,18 @@ def test_together_they_read_what_one_rank_reads(dims, corpus):
         for place in sorted(firsts)
     ]
     assert torch.equal(torch.cat(parts), one)
+
+
+def test_inputs_are_equal_on_tp_and_differ_on_dp_and_cp(corpus):
+    dims = GRIDS[0]
+
+    def part(rank: int) -> torch.Tensor:
+        view = shape_view(dims, rank)
+        stream = corpus.train(length=16, global_batch=4, rank=view["dp"].index, ranks=view["dp"].size)
+        return torch.cat([own_part(next(stream), view["cp"]).tokens for _ in range(3)])
+
+    read = [part(rank) for rank in range(dims.world)]
+    places = [{axis: dims.index(rank)[axis] for axis in ("dp", "cp")} for rank in range(dims.world)]
+    for a in range(dims.world):
+        for b in range(dims.world):
+            assert torch.equal(read[a], read[b]) is (places[a] == places[b])

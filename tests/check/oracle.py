@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check import assert_type, layout_of, typecheck
+from meshwright.check.tag import Factors, read, typed, write
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import shape_view
@@ -54,7 +55,7 @@ def verdict(program: Callable[..., Any], operands: Sequence[Given], dims: Parall
     layouts = held[0].layouts
     assert all(other.layouts == layouts for other in held), "ranks disagree on the type"
     for place, layout in enumerate(layouts):
-        found = denoted(layout, [rank.results[place] for rank in held], dims)
+        found = denoted(layout, [rank.results[place] for rank in held], dims, held[0].factors[place])
         _demand_close(found, expected.results[place], f"result {place} {layout}")
     for place, operand in enumerate(operands):
         if expected.gradients[place] is not None:
@@ -68,6 +69,7 @@ class _Computed:
     results: list[Tensor]
     gradients: list[Any]
     layouts: tuple[SpmdLayout, ...] = ()
+    factors: tuple[Factors | None, ...] = ()
 
 
 def _on_rank(
@@ -84,16 +86,18 @@ def _on_rank(
             x.requires_grad_(operand.wants and x.is_floating_point())
             inputs.append(assert_type(x, operand.layout))
         results = _listed(program(*inputs))
-        layouts = tuple(SpmdLayout(layout_of(result)) for result in results)
+        tags = [read(result) for result in results]
+        layouts, factors = tuple(tag.layout for tag in tags), tuple(tag.factors for tag in tags)
         _demand_layouts(operands, layouts)
         seeds = []
-        for place, (layout, shape) in enumerate(zip(layouts, shapes, strict=True)):
-            seed = local(layout.dual, sample(shape, seed=50 + place), dims, rank)
-            seeds.append(assert_type(seed, layout.dual))
+        for place, (tag, shape) in enumerate(zip(tags, shapes, strict=True)):
+            seed = local(tag.layout.dual, sample(shape, seed=50 + place), dims, rank, tag.factors)
+            write(seed, typed(tag.layout.dual, factors=tag.factors))
+            seeds.append(seed)
         gradients = _gradients(results, inputs, seeds)
         for operand, gradient in zip(operands, gradients, strict=True):
             assert gradient is None or layout_of(gradient) == operand.layout.dual
-    return _Computed([result.detach() for result in results], gradients, layouts)
+    return _Computed([result.detach() for result in results], gradients, layouts, factors)
 
 
 def _demand_layouts(operands: Sequence[Given], layouts: Sequence[SpmdLayout]) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import meshwright.spmd as spmd
-from meshwright.check.regroup import resolve, runs
+from meshwright.check.factors import Factor
+from meshwright.check.regroup import regrouped, resolve
 from meshwright.check.tag import layout_of
 from tests.check.judged import judged, on
 
@@ -65,22 +66,33 @@ def test_the_type_is_followed(form):
     assert judged(program, TWO) == [{"tp": S(0)}] * 2
 
 
+def f(length, axis=""):
+    """A factor, whole on every rank or cut over the two ranks of an axis."""
+    return Factor(length, ((axis, S(0)),), length // 2) if axis else Factor(length, (), length)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ((4, 6), (4, 2, 3), [((0,), (0,)), ((1,), (1, 2))]),
-        ((4, 2, 3), (4, 6), [((0,), (0,)), ((1, 2), (1,))]),
-        ((2, 3), (3, 2), [((0, 1), (0, 1))]),
-        ((4,), (4, 1), [((0,), (0,)), ((), (1,))]),
-        ((4, 1), (4,), [((0,), (0,)), ((1,), ())]),
-        ((1, 4), (4,), [((0, 1), (0,))]),
-        ((), (1,), [((), (0,))]),
-        ((4, 6), (5, 5), None),
+        ([[f(4)], [f(6)]], (4, 2, 3), [[f(4)], [f(2)], [f(3)]]),
+        ([[f(4)], [f(2)], [f(3)]], (4, 6), [[f(4)], [f(2), f(3)]]),
+        ([[f(2)], [f(3)]], (3, 2), [[f(3)], [f(2)]]),
+        ([[f(4)]], (4, 1), [[f(4)], [f(1)]]),
+        ([[f(1)], [f(4)]], (4,), [[f(4)]]),
+        ([], (1,), [[f(1)]]),
+        ([[f(4, "dp")], [f(8, "tp")]], (8,), [[f(4, "dp"), f(8, "tp")]]),
+        ([[f(4, "dp"), f(8, "tp")]], (2, 4), [[f(4, "dp")], [f(8, "tp")]]),
+        ([[f(2, "dp")], [f(8)]], (8,), [[f(2, "dp"), f(8)]]),
+        ([[f(2, "dp"), f(8)]], (1, 8), [[f(2, "dp")], [f(8)]]),
+        ([[f(6)], [f(8, "tp")]], (6, 2, 2), [[f(6)], [f(4, "tp")], [f(2)]]),
+        ([[f(6)], [f(8, "tp")]], (6, 1, 4), [[f(6)], [f(2, "tp")], [f(4)]]),
+        ([[f(8, "tp")]], (1, 4), [[f(1)], [f(8, "tp")]]),
+        ([[f(4, "dp")], [f(3)]], (3, 2), [[f(6, "dp")], [f(2)]]),
+        ([[f(4)], [f(2, "tp")], [f(6)]], (4, 6), [[f(4), f(2, "tp")], [f(6)]]),
     ],
 )
-def test_dims_of_a_view_are_matched_run_by_run(before, after, expected):
-    found = runs(before, after)
-    assert (None if found is None else [(tuple(a), tuple(b)) for a, b in found]) == expected
+def test_dims_of_a_view_are_products_of_factors(before, after, expected):
+    assert regrouped(before, after, after) == expected
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,11 @@ def test_gradients_accumulate_before_they_are_reduced():
     def program(rank):
         x = leaf(R, 2)
         for _ in range(3):
-            spmd.convert((x * (rank + 1)).sum(), "tp", src=R, dst=P).backward()
+            spmd.convert((x * 2).sum(), "tp", src=R, dst=P).backward()
         x.grad = spmd.all_reduce(x.grad, "tp", src=P, dst=R)
         return x.grad.tolist()
 
-    assert judged(program, TWO) == [[3.0, 3.0]] * 2
+    assert judged(program, TWO) == [[6.0, 6.0]] * 2
 
 
 @pytest.mark.parametrize(

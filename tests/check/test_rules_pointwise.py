@@ -22,9 +22,15 @@ CALLS = {
     "clip": (2, lambda x, low: torch.clip(x, low.detach(), low.detach() + 3)),
     "rsub": (2, torch.rsub),
     "acosh": (1, lambda x: torch.acosh(x + 1)),
+    "arccosh": (1, lambda x: torch.arccosh(x + 1)),
+    "complex": (2, lambda x, y: torch.complex(x, y).real),
+    "polar": (2, lambda x, y: torch.polar(x, y).real),
+    "imag": (2, lambda x, y: torch.imag(torch.complex(x, y))),
+    "threshold": (1, lambda x: F.threshold(x, 2, 1)),
+    "heaviside": (2, lambda x, y: torch.heaviside(x.detach() - 3, y.detach())),
     **{
         name: (1, lambda x, name=name: getattr(torch, name)(x * 0.05 + 0.1))
-        for name in ("acos", "asin", "atanh", "erfinv", "logit")
+        for name in ("acos", "asin", "atanh", "arccos", "arcsin", "arctanh", "erfinv", "logit")
     },
     "rdiv": (2, torch.Tensor.__rdiv__),
     "rpow": (2, torch.Tensor.__rpow__),
@@ -36,7 +42,15 @@ CALLS = {
     "bitwise_not": (1, lambda x: ~x.long()),
     **{
         name: (2, lambda x, y, name=name: getattr(torch, name)(x.long(), y.long()))
-        for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
+        for name in [
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "bitwise_left_shift",
+            "bitwise_right_shift",
+            "gcd",
+            "lcm",
+        ]
     },
 }
 """Calls that need other than plain tensors."""

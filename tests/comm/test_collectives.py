@@ -119,9 +119,9 @@ def test_no_change_returns_the_tensor_itself(call, kind):
 
 
 def test_steps_for_experts_are_taken_only_on_request():
-    assert "expert=True" in refusal(redistribute, R, dst=I).fix
+    assert "expert_mode=True" in refusal(redistribute, R, dst=I).fix
     for call in (redistribute, convert):
-        parts, whole = on_two_ranks(R, lambda x, call=call: call(x, "tp", src=R, dst=I, expert=True))
+        parts, whole = on_two_ranks(R, lambda x, call=call: call(x, "tp", src=R, dst=I, expert_mode=True))
         assert torch.equal(denoted({"tp": I}, parts, TWO), whole)
 
 

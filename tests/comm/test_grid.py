@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.comm.grid import BASE, DENSE, WORLD, ParallelismDims, lower, unknown_axis
+from meshwright.comm.grid import BASE, DENSE, LOSS, STORAGE, WORLD, ParallelismDims, lower, unknown_axis
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.errors import ConfigError
 from meshwright.types.kinds import P, R, S
 from meshwright.types.layout import SpmdLayout
@@ -28,7 +30,7 @@ def test_ranks_run_fastest_over_the_last_axis():
     dims = ParallelismDims(pp=2, dp_replicate=2, dp_shard=2, cp=2, tp=4, tp_copy=2)
     assert dims.world == 64
     places = [tuple(dims.index(rank, {axis: (axis,) for axis in BASE}).values()) for rank in range(64)]
-    assert places == list(itertools.product(range(2), repeat=6))
+    assert places == list(itertools.product(*map(range, dims.base.values())))
 
 
 @given(dims=grids)
@@ -36,7 +38,10 @@ def test_a_view_flattens_base_axes_outermost_first(dims):
     for rank in range(dims.world):
         base = dims.index(rank, {axis: (axis,) for axis in BASE})
         dense = dims.index(rank)
-        assert dense["dp"] == base["dp_replicate"] * dims.dp_shard + base["dp_shard"]
+        assert (
+            dense["dp"]
+            == base["dp_replicate"] * dims.dp_shard + base["dp_shard"] * dims.dp_shard_ep + base["dp_shard_ep"]
+        )
         assert dense["tp"] == base["tp_kv"] * dims.tp_copy + base["tp_copy"]
         assert dense["cp"] == base["cp"]
         assert dims.index(rank, WORLD) == {"world": rank}
@@ -74,11 +79,12 @@ def test_a_layout_on_a_view_is_lowered_to_base_axes():
     assert lower(layout, DENSE) == {
         "dp_replicate": S(0),
         "dp_shard": S(0),
+        "dp_shard_ep": S(0),
         "cp": R,
         "tp_kv": P,
         "tp_copy": P,
     }
-    assert lower(layout, DENSE).sharding(0) == ("dp_replicate", "dp_shard")
+    assert lower(layout, DENSE).sharding(0) == ("dp_replicate", "dp_shard", "dp_shard_ep")
 
 
 def test_all_wrong_degrees_are_reported_together():
@@ -118,3 +124,48 @@ def test_an_unknown_axis_lists_the_valid_ones_and_the_nearest():
     problem = unknown_axis("tpp", ("dp", "cp", "tp"))
     assert "did you mean 'tp'" in problem.what
     assert problem.fix == "one of 'dp', 'cp', 'tp'"
+
+
+EXPERTS = [
+    (ParallelismDims(dp_replicate=2, dp_shard=4, cp=2, tp=2, ep=8), {"dp_replicate": 2, "efsdp": 2, "ep": 8}),
+    (ParallelismDims(dp_shard=4, cp=2, tp=2, ep=4), {"dp_replicate": 1, "efsdp": 4, "ep": 4}),
+    (ParallelismDims(dp_shard=2, cp=2, tp=4, tp_copy=2, ep=4), {"dp_replicate": 1, "efsdp": 4, "ep": 4}),
+    (ParallelismDims(dp_shard=4, ep=4), {"dp_replicate": 1, "efsdp": 1, "ep": 4}),
+    (ParallelismDims(dp_shard=4, tp=2), {"dp_replicate": 1, "efsdp": 8, "ep": 1}),
+]
+
+
+@pytest.mark.parametrize(("dims", "degrees"), EXPERTS)
+def test_ep_takes_the_inner_axes_and_efsdp_what_is_left(dims, degrees):
+    sparse = dims.sparse()
+    assert dims.degrees(sparse) == degrees
+    for rank in range(dims.world):
+        place = dims.index(rank, sparse)
+        assert (place["dp_replicate"] * degrees["efsdp"] + place["efsdp"]) * degrees["ep"] + place["ep"] == rank
+
+
+@pytest.mark.parametrize(("dims", "degrees"), EXPERTS)
+def test_experts_change_nothing_of_the_dense_view(dims, degrees):
+    assert dims.degrees() == replace(dims, ep=1).degrees()
+    assert all(dims.index(rank) == replace(dims, ep=1).index(rank) for rank in range(dims.world))
+
+
+def test_ep_takes_no_part_of_tp_or_cp():
+    with pytest.raises(ConfigError, match=r"parallel.ep: 6 ranks[\s\S]*one of 1, 2, 4, 8, 16"):
+        ParallelismDims(dp_shard=4, cp=2, tp=2, ep=6)
+
+
+@given(dims=grids, axes=st.sampled_from((DENSE, STORAGE, LOSS, WORLD)), data=st.data())
+def test_a_pattern_of_ranks_is_that_of_the_axis(dims, axes, data):
+    name = data.draw(st.sampled_from(tuple(axes)))
+    rank = data.draw(st.integers(0, dims.world - 1))
+    pattern = dims.mesh_axis(axes[name], name)
+    assert pattern.ranks(rank) == dims.peers(rank, axes[name])
+    assert pattern.index(rank) == dims.index(rank, axes)[name]
+    assert pattern == MeshAxis.over(dims.peers(rank, axes[name]))
+
+
+def test_the_loss_is_summed_over_all_ranks_with_different_tokens():
+    dims = ParallelismDims(dp_replicate=2, dp_shard=4, cp=2, tp=2, ep=8)
+    assert dims.degrees(LOSS) == {"loss": 16}
+    assert dims.degrees(STORAGE) == {"dp_replicate": 2, "dp_shard": 4, "cp": 2, "tp": 2}

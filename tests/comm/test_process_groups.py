@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,29 +10,36 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
+from meshwright.comm.collectives import all_reduce, redistribute
 from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.process_groups import ProcessGroups
 from meshwright.comm.scope import axis, current_mesh, set_current_mesh
 from meshwright.comm.steps import BoundStep
 from meshwright.comm.threads import run_ranks
 from meshwright.types.kinds import I, P, R, S, SpmdType, V
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.planner import plan
 from meshwright.types.transition import CHANGES, CLAIMS, Step, claim, step
 
 DIMS = ParallelismDims(dp_shard=2, tp=2)
 AXES = {**DENSE, **WORLD}
 KIND = {"R": R, "I": I, "V": V, "P": P}
+WHOLE, SUM = (SpmdLayout({"dp": kind, "tp": kind}) for kind in (R, P))
+NESTED = [SpmdLayout(dict.fromkeys(order, kind)) for order in (("dp", "tp"), ("tp", "dp")) for kind in (S(0), S(1))]
 SHARDS = [(S(0), S(1)), (S(1), S(0)), (S(0, (3, 1)), S(1)), (S(1, (0, 2)), S(0, (3, 1)))]
 """Evenly and unevenly, one shard empty; a whole tensor is [4, 2]."""
 
 
 def steps(axis_name: str) -> list[Step]:
-    found: list[Step | None] = [claim(axis_name, KIND[pair[0]], KIND[pair[-1]]) for pair in sorted(CLAIMS)]
+    found: list[Step | None] = [*(claim(axis_name, KIND[pair[0]], KIND[pair[-1]])[0] for pair in sorted(CLAIMS))]
     for pair in CHANGES:
         for first, second in SHARDS if "S" in pair else SHARDS[:1]:
             shards = iter((first, second))
             src, dst = (KIND[letter] if letter in KIND else next(shards) for letter in pair.split())
-            found.append(step(axis_name, src, dst, expert=True))
+            found.append(step(axis_name, src, dst, expert_mode=True))
     return [change for change in found if change is not None]
 
 
@@ -76,14 +84,77 @@ def everything(rank: int) -> dict[str, list[Tensor]]:
             results[f"{name} sent"] = [x]
         else:
             results[f"{name} sent"] = [group.recv(torch.empty_like(x), 0)]
+    return results | together(rank)
+
+
+JOINT = list(itertools.permutations((WHOLE, SUM, *NESTED), 2))
+
+
+def together(rank: int) -> dict[str, list[Tensor]]:
+    """What this rank gets from plans over both axes at once, nested in either order."""
+    view = current_mesh()
+    assert view is not None
+    results = {}
+    for src, dst in JOINT:
+        x = torch.arange(32.0).reshape(4, 8)  # sums of whole numbers are the same in any order
+        x = (
+            x
+            if src is WHOLE
+            else rank + x.flatten()[: 32 if src is SUM else 8].reshape(src.local_shape((4, 8), view.degree, view.index))
+        )
+        y = x.requires_grad_()
+        made = plan(src, dst, view.degree)
+        for change in made:
+            y = BoundStep(change, view.joined(change.axes))(y)
+        (gradient,) = torch.autograd.grad(y, x, y.detach())
+        results[f"{src} -> {dst} in {len(made)}"] = [y.detach(), gradient]
+    group = view.joined(("tp", "dp"))
+    x = torch.arange(3.0) + 10 * rank
+    following, before = (group.index + 1) % 4, (group.index - 1) % 4
+    rows = [[2, 1][place == following] if place in (following, group.index) else 0 for place in range(4)]
+    received = [2 if place == group.index else 1 if place == before else 0 for place in range(4)]
+    results["rows over (tp,dp)"] = [group.all_to_all(x, received, rows)]
+    if group.index == 1:
+        group.send(x, 2)
+    if group.index == 2:
+        results["sent over (tp,dp)"] = [group.recv(torch.empty_like(x), 1)]
     return results
+
+
+def other_meshes(rank: int) -> dict[str, list[float]]:
+    """Sums over tp and over both axes at once, with axes named in every way that there is."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.tensor([1.0 + rank, 10.0 * rank])
+
+    def over(axis_like) -> list[float]:
+        return all_reduce(x, axis_like, dst=R).tolist()
+
+    def both() -> list[float]:
+        src, dst = {"tp": S(0), "dp": S(0)}, {"dp": R, "tp": R}
+        return redistribute(x, src=src, dst=dst).tolist()
+
+    found = {"group alone": over(mesh.get_group("tp")), "dim alone": over(mesh["tp"])}
+    meshes = {
+        "device mesh": mesh,
+        "groups": {"dp": mesh.get_group("dp"), "tp": mesh["tp"]},
+        "patterns": {"dp": MeshAxis.of(2, 2), "tp": MeshAxis.of(2, 1)},
+    }
+    for name, given in meshes.items():
+        with set_current_mesh(given):
+            ways = {"name": "tp", "group": mesh.get_group("tp"), "dim": mesh["tp"], "pattern": MeshAxis.of(2, 1)}
+            found |= {f"{name}, {way}": over(axis_like) for way, axis_like in ways.items()}
+            found[f"{name}, together"] = both()
+    with set_current_mesh([mesh.get_group("dp"), mesh.get_group("tp")]):
+        found["nameless"] = over(mesh.get_group("tp"))
+    return found
 
 
 def process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=DIMS.world)
     with set_current_mesh(ProcessGroups(DIMS, "cpu").view(AXES)) as view:
-        torch.save((everything(rank), view.degree, view.index), Path(folder, f"{rank}.pt"))
+        found = everything(rank), view.degree, view.index
+    torch.save((*found, other_meshes(rank)), Path(folder, f"{rank}.pt"))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -102,7 +173,7 @@ def threads():
 
 
 def test_every_step_is_the_same_bit_for_bit(processes, threads):
-    for (mine, _, _), other in zip(processes, threads, strict=True):
+    for (mine, *_), other in zip(processes, threads, strict=True):
         assert mine.keys() == other.keys()
         for name in mine:
             for a, b in zip(mine[name], other[name], strict=True):
@@ -112,14 +183,24 @@ def test_every_step_is_the_same_bit_for_bit(processes, threads):
 
 def test_no_kind_of_step_is_left_out(processes):
     results = processes[0][0]
-    assert len(results) == 2 * (len(steps("tp")) + 3)
+    assert len(results) == 2 * (len(steps("tp")) + 3) + len(JOINT) + 1
     assert {f"{change.src.letter} {change.dst.letter}" for change in steps("tp")} == set(CHANGES) | CLAIMS
 
 
 def test_places_are_those_of_the_grid(processes):
-    for rank, (_, degree, index) in enumerate(processes):
+    for rank, (_, degree, index, _) in enumerate(processes):
         assert degree == {name: size for name, size in DIMS.degrees(AXES).items() if size > 1}
         assert index == {name: DIMS.index(rank, AXES)[name] for name in degree}
+
+
+def test_an_axis_is_meant_by_its_name_or_its_ranks(processes):
+    for rank, (*_, found) in enumerate(processes):
+        low = rank - rank % 2
+        expected = [3.0 + 2 * low, 10.0 * (2 * low + 1)]
+        together = [value for place in (0, 2, 1, 3) for value in (1.0 + place, 10.0 * place)]
+        assert len(found) == 2 + 3 * 5 + 1
+        for way, values in found.items():
+            assert values == (together if way.endswith("together") else expected), way
 
 
 @pytest.mark.parametrize(

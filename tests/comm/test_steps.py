@@ -49,10 +49,10 @@ def cases(draw: st.DrawFn, pair: str, ranks: int) -> Case:
     src, dst = kinds
     seed = draw(st.integers(0, 999))
     if pair in CLAIMED:
-        change = claim("tp", src, dst)
+        (change,) = claim("tp", src, dst)
         shapes = [(ranks, *shape) if kind is V else tuple(shape) for kind in kinds]
     else:
-        change = step("tp", src, dst, expert=True)
+        change = step("tp", src, dst, expert_mode=True)
         shapes = [(ranks, *shape) if V in kinds else tuple(shape)] * 2
     assert change is not None
     return Case(change, *shapes, seed)

@@ -15,6 +15,8 @@ OF_FOUR = [
     {"dp_shard": 4},
     {"dp_replicate": 4},
     {"tp": 4},
+    {"dp_shard": 2, "cp": 2},
+    {"cp": 2, "tp": 2},
 ]
 OF_TWO = [{"dp_shard": 2}, {"dp_replicate": 2}, {"tp": 2}, {"tp": 2, "sequence_parallel": False}]
 

@@ -21,6 +21,12 @@ LAYOUTS = [
     {"tp": 8, "sequence_parallel": False},
     {"dp_shard": 2, "tp": 4},
     {"dp_shard": 4, "tp": 2},
+    {"cp": 2},
+    {"cp": 4},
+    {"cp": 2, "tp": 2},
+    {"cp": 2, "tp": 2, "sequence_parallel": False},
+    {"dp_shard": 2, "cp": 2, "tp": 2},
+    {"cp": 2, "tp": 8},
 ]
 
 

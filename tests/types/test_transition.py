@@ -7,7 +7,7 @@ from hypothesis import given
 
 from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, V
-from meshwright.types.transition import CHANGES, CLAIMS, EXPERT, Op, Step, claim, step
+from meshwright.types.transition import CHANGES, EXPERT, Op, Step, claim, step
 from tests.sampling import kinds
 
 KIND = {"R": R, "I": I, "V": V, "P": P, "S": S(0)}
@@ -37,7 +37,7 @@ TABLE = {
 
 def _step(key: str) -> Step:
     src, dst = KIND[key[0]], S(1) if key == "S S" else KIND[key[-1]]
-    found = step("tp", src, dst, expert=True)
+    found = step("tp", src, dst, expert_mode=True)
     assert found is not None
     return found
 
@@ -65,7 +65,7 @@ def test_the_backward_of_the_backward_is_the_step(key):
 
 @pytest.mark.parametrize(("src", "dst"), [(V, P), (R, V)])
 def test_a_claim_keeps_the_value_forward_and_backward(src, dst):
-    forward = claim("tp", src, dst)
+    (forward,) = claim("tp", src, dst)
     assert forward.is_claim
     assert forward.backward.is_claim
     assert (forward.op, forward.backward.op) == (Op.RETAG, Op.RETAG)
@@ -81,7 +81,7 @@ def test_a_step_that_keeps_the_denoted_value_is_no_claim(key):
 @given(kind=kinds())
 def test_from_a_type_to_itself_there_is_nothing_to_do(kind):
     assert step("tp", kind, kind) is None
-    assert claim("tp", kind, kind) is None
+    assert claim("tp", kind, kind) == ()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_from_a_type_to_itself_there_is_nothing_to_do(kind):
 )
 def test_where_there_is_no_step_the_error_names_the_types_that_can_be_reached(src, dst):
     with pytest.raises(SpmdTypeError) as error:
-        step("tp", src, dst, expert=True)
+        step("tp", src, dst, expert_mode=True)
     (problem,) = error.value.problems
     assert "'tp'" in problem.where
     assert f"{src!r} -> {dst!r}" in problem.what
@@ -102,9 +102,9 @@ def test_where_there_is_no_step_the_error_names_the_types_that_can_be_reached(sr
 @pytest.mark.parametrize("key", EXPERT)
 def test_a_step_for_experts_says_how_to_state_that_one_is_meant(key):
     src, dst = KIND[key[0]], KIND[key[-1]]
-    with pytest.raises(SpmdTypeError, match=r"for experts only[\s\S]*expert=True"):
+    with pytest.raises(SpmdTypeError, match=r"for experts only[\s\S]*expert_mode=True"):
         step("tp", src, dst)
-    assert step("tp", src, dst, expert=True) == Step("tp", src, dst, CHANGES[key])
+    assert step("tp", src, dst, expert_mode=True) == Step(("tp",), src, dst, CHANGES[key])
 
 
 def test_one_dim_is_not_cut_anew_without_becoming_whole():
@@ -112,8 +112,20 @@ def test_one_dim_is_not_cut_anew_without_becoming_whole():
         step("tp", S(0), S(0, (3, 1)))
 
 
+CLAIMED = {"V P": "V P", "R V": "R V", "R P": "R V P", "I R": "I R", "I V": "I R V", "I P": "I R V P"}
+"""(source, destination) -> the types that a reinterpretation goes through."""
+
+
+@pytest.mark.parametrize("key", CLAIMED)
+def test_a_reinterpretation_is_made_of_steps_that_keep_the_local_value(key):
+    steps = claim("tp", KIND[key[0]], KIND[key[-1]])
+    assert " ".join([steps[0].src.letter, *(step.dst.letter for step in steps)]) == CLAIMED[key]
+    assert {step.op for step in steps} == {Op.RETAG}
+
+
 @pytest.mark.parametrize(
-    ("src", "dst"), [(KIND[a], KIND[b]) for a, b in itertools.permutations("RIVPS", 2) if f"{a} {b}" not in CLAIMS]
+    ("src", "dst"),
+    [(KIND[a], KIND[b]) for a, b in itertools.permutations("RIVPS", 2) if f"{a} {b}" not in (*CLAIMED, *EXPERT)],
 )
 def test_no_other_pair_can_be_claimed(src, dst):
     with pytest.raises(SpmdTypeError, match="axis 'tp'") as error:
@@ -121,6 +133,12 @@ def test_no_other_pair_can_be_claimed(src, dst):
     (problem,) = error.value.problems
     expected = f"redistribute(x, 'tp', src={src!r}, dst={dst!r})" if f"{src.letter} {dst.letter}" in CHANGES else ""
     assert problem.fix == expected
+
+
+def test_to_read_r_as_i_is_for_experts():
+    with pytest.raises(SpmdTypeError, match="for experts only"):
+        claim("tp", R, I)
+    assert [step.op for step in claim("tp", R, I, expert_mode=True)] == [Op.RETAG]
 
 
 def test_what_communicates():

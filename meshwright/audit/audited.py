@@ -1,0 +1,64 @@
+"""The backend of an audit: `Declared`, with a `Boundary` in place of every module's forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from meshwright.audit.boundary import Boundary
+from meshwright.audit.call import Call
+from meshwright.audit.meter import Meter
+from meshwright.audit.whole import Calls, path_of
+from meshwright.backends.declared import Declared
+from meshwright.backends.storage import Storage
+from meshwright.comm.grid import ParallelismDims
+from meshwright.comm.scope import View
+from meshwright.core.contract import Contract
+from meshwright.errors import Problem
+
+
+class Audited(Declared):
+    """Installs a `Boundary` on every module.
+
+    passed: the global shapes of what crosses each. unjudged: modules whose contract is wrong. tell: called with each
+    problem. at, calls: the modules that run now, outermost first, and what they were given. judging: False while
+    something is only tried, or a boundary is crossed.
+    """
+
+    def __init__(
+        self,
+        dims: ParallelismDims,
+        view: View,
+        storage: Storage,
+        stated: View,
+        *,
+        passed: Calls,
+        unjudged: set[str],
+        tell: Callable[[Problem], None],
+        meter: Meter,
+    ) -> None:
+        super().__init__(dims, view, storage, stated)
+        self.passed, self.unjudged, self.tell, self.meter = passed, unjudged, tell, meter
+        self.at: list[Boundary] = []
+        self.calls: list[Call] = []
+        self.judging = True
+
+    def install(self, module: nn.Module, contract: Contract, path: str) -> None:
+        module.forward = Boundary(self, module, contract, path)
+
+    def watch(self, model: nn.Module) -> None:
+        """Install a boundary also where nothing is declared."""
+        for path, module in model.named_modules():
+            if "forward" not in vars(module) and type(module).forward is not nn.Module.forward:
+                module.forward = Boundary(self, module, Contract({}, {}, None), path_of(path, module))
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Errors of the block are its own."""
+        before, self.judging = self.judging, False
+        try:
+            yield
+        finally:
+            self.judging = before

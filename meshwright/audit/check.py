@@ -1,0 +1,107 @@
+"""The whole audit: arithmetic, contracts, types of a step on the ranks that can differ, and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from meshwright.audit.condense import Condensed, condensed
+from meshwright.audit.report import Report, folded
+from meshwright.audit.step import RankStep
+from meshwright.audit.storage import Stored, numbers, storage, sums
+from meshwright.audit.traffic import crossings, regions
+from meshwright.audit.whole import passed, path_of
+from meshwright.comm.grid import BASE, ParallelismDims
+from meshwright.errors import ConfigError, MeshwrightError, Problem
+from meshwright.train.assemble import run_dims
+from meshwright.train.config import TrainConfig
+from meshwright.train.preflight import arithmetic
+
+
+def check(
+    config: TrainConfig, recipe: str = "", ranks: Callable[[ParallelismDims], tuple[int, ...]] | None = None
+) -> Report:
+    """Judge a recipe. recipe: what it is called; ranks: which ranks' steps are followed (default: `corners`).
+
+    All that is wrong is in the report; nothing is raised for it.
+    """
+    report = Report(recipe)
+    try:
+        dims = run_dims(config)
+        report.mesh, report.world = str(dims), dims.world
+        report.add(arithmetic(config, dims))
+        whole = condensed(config)
+        roots = [
+            spread
+            for path, module in whole.model.named_modules()
+            if (own := getattr(module, "config", None)) is not None
+            for problem in own.problems(path or type(module).__name__, dims)
+            for spread in whole.spread(problem)
+        ]
+        report.add(roots)
+        if not roots:
+            report.add(_types(config, dims, report, (ranks or corners)(dims), whole))
+    except MeshwrightError as error:
+        report.add(error.problems)
+    return report
+
+
+def corners(dims: ParallelismDims) -> tuple[int, ...]:
+    """The first rank, one that differs from it on each axis, and the last."""
+    found, stride = [0], 1
+    for axis in reversed(BASE):
+        if dims.base[axis] > 1:
+            found.append(stride)
+        stride *= dims.base[axis]
+    return tuple(sorted({*found, dims.world - 1}))
+
+
+def _rows(config: TrainConfig, dims: ParallelismDims) -> int:
+    """Sequences of a data rank in a micro-batch; one, where they do not divide."""
+    ranks = dims.dp_replicate * dims.dp_shard
+    return max(1, config.training.batch // (ranks * max(1, config.training.accumulate)))
+
+
+def _length(config: TrainConfig, dims: ParallelismDims) -> int:
+    """Tokens of a sequence, up to a number that divides."""
+    parts = dims.cp * (dims.tp if config.parallel.sequence_parallel else 1)
+    return max(1, -(-config.training.length // parts)) * parts
+
+
+def _whole_batch(config: TrainConfig, dims: ParallelismDims) -> tuple[int, int]:
+    return _rows(config, dims) * dims.dp_replicate * dims.dp_shard, _length(config, dims)
+
+
+def _types(
+    config: TrainConfig, dims: ParallelismDims, report: Report, ranks: Sequence[int], whole: Condensed
+) -> list[Problem]:
+    """The problems of a step on each of `ranks`, by module; notes the traffic."""
+    found: list[Problem] = []
+    times = max(1, config.training.accumulate)
+    crossing = passed(whole.model, whole.loss, *_whole_batch(config, dims))
+    finished = []
+    for number, rank in enumerate(ranks):
+        try:
+            step = RankStep(config, dims, rank, crossing, found.append)
+        except ConfigError as error:
+            return [*found, *(each for problem in error.problems for each in whole.spread(problem))]
+        finished.append(step.judge(_rows(config, dims), _length(config, dims) // dims.cp))
+        if number == 0:
+            stored = Stored(step.condensed, step.states, dims)
+            rows = [
+                *crossings(step.model, step.states, step.audit, crossing, times),
+                *crossings(step.loss, {}, step.audit, crossing, times),
+                *regions(step.meter, times),
+                *storage(stored, times),
+                *sums(stored),
+                *numbers(dims),
+            ]
+            report.traffic = folded(replace(row, module=at) for row in rows for at in step.condensed.places(row.module))
+    report.judged, report.typed = tuple(ranks), all(finished)
+    order = {path_of(*named): place for place, named in enumerate(whole.model.named_modules())}
+    return sorted(found, key=lambda problem: order.get(_module(problem), len(order)))
+
+
+def _module(problem: Problem) -> str:
+    """The path of the module that a problem is about."""
+    return problem.where.partition(".sharding_config")[0].partition(":")[0]

@@ -1,0 +1,29 @@
+"""A report for programs: one JSON document."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from meshwright.audit.report import Report
+
+
+def document(report: Report) -> str:
+    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; problems: where, what, why, fix;
+    collectives: as `Traffic`, bytes as numbers.
+    """
+    return json.dumps(
+        {
+            "verdict": "right" if report.right else "wrong",
+            "recipe": report.recipe,
+            "mesh": report.mesh,
+            "world": report.world,
+            "judged_ranks": list(report.judged),
+            "problems": [
+                {"where": problem.where, "what": problem.what, "why": problem.why, "fix": problem.fix}
+                for problem in report.told
+            ],
+            "collectives": [asdict(row) for row in report.traffic],
+        },
+        indent=2,
+    )

@@ -1,0 +1,121 @@
+"""What storage, the sums of gradients and the numbers that are shown send in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import nn
+
+from meshwright.audit.condense import Condensed
+from meshwright.audit.meter import sent
+from meshwright.audit.report import Traffic
+from meshwright.backends.fsdp import Fsdp
+from meshwright.backends.parallelize import StateInfo, States
+from meshwright.backends.storage import SHARD_DIM, Replicated, contributes
+from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.errors import Problem
+from meshwright.models.decoder import Decoder
+from meshwright.train.loss import LOSS
+from meshwright.types.axes import DP_REPLICATE, DP_SHARD
+from meshwright.types.kinds import R
+from meshwright.types.layout import SpmdLayout
+
+_FLOAT, _DOUBLE, _LONG = 4, 8, 8
+
+
+class AsStored(Replicated):
+    """Parameters as compute sees them; refused is what the storage of the run refuses."""
+
+    def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
+        ranks = self.degree[DP_REPLICATE] * self.degree[DP_SHARD]
+        return contributes(Fsdp.owned, name, layout) if ranks > 1 else []
+
+
+class Stored:
+    """The parameters of one rank, as compute sees them."""
+
+    def __init__(self, condensed: Condensed, states: States, dims: ParallelismDims) -> None:
+        self.condensed, self.states, self.dims = condensed, states, dims
+        self.model: Decoder = condensed.model
+        self.params = dict(self.model.named_parameters())
+
+    def kept(self, name: str) -> int:
+        """Bytes of the parameter at rest, with what fills it up to equal parts."""
+        param = self.params[name]
+        if not self.dims.dp_shard > 1:
+            return param.numel() * param.element_size()
+        rows = param.shape[SHARD_DIM] if param.dim() else 1
+        each = param.numel() // max(rows, 1)
+        return -(-rows // self.dims.dp_shard) * each * param.element_size()
+
+    def groups(self) -> Iterator[tuple[str, list[str], bool]]:
+        """Module, its parameters, and whether they are freed after forward: what is gathered as one."""
+        names = {id(param): name for name, param in self.params.items()}
+        paths = {id(module): path for path, module in self.model.named_modules()}
+        left = dict.fromkeys(self.params)
+        blocks: Sequence[Sequence[nn.Module]] = self.model.storage_blocks()
+        for number, block in enumerate(blocks):
+            held = [names[id(param)] for module in block for param in module.parameters() if names[id(param)] in left]
+            for name in held:
+                del left[name]
+            yield " + ".join(paths[id(module)] for module in block), held, number < len(blocks) - 1
+        if left:
+            yield type(self.model).__name__, list(left), False
+
+
+def storage(stored: Stored, times: int) -> Iterator[Traffic]:
+    """Gathers of parameters and sums of their gradients over the data axes, as FSDP makes them."""
+    dims = stored.dims
+    for path, names, freed in stored.groups():
+        size = sum(map(stored.kept, names))
+        trained = sum(stored.kept(name) for name in names if stored.states[name].trained)
+        if dims.dp_shard > 1:
+            each = sent("all_gather", dims.dp_shard, size)
+            yield _row(path, "parameters", DP_SHARD, "all_gather", "all_gather" if freed else "", times, each, each)
+            each = sent("reduce_scatter", dims.dp_shard, trained * dims.dp_shard)
+            yield _row(path, "gradients", DP_SHARD, "", "reduce_scatter", 1, 0, each)
+        if dims.dp_replicate > 1:
+            each = sent("all_reduce", dims.dp_replicate, trained)
+            yield _row(path, "gradients", DP_REPLICATE, "", "all_reduce", 1, 0, each)
+
+
+def sums(stored: Stored) -> Iterator[Traffic]:
+    """Gradients that are R on an axis which the storage does not sum: all of an axis in one collective."""
+    degrees = stored.dims.degrees(DENSE)
+    owed: dict[str, int] = {}
+    for info in stored.states.values():
+        if info.trained:
+            for axis in _owed(info, stored.dims):
+                owed[axis] = owed.get(axis, 0) + stored.kept(info.name) * len(stored.condensed.places(info.name))
+    for axis, size in owed.items():
+        each = sent("all_reduce", degrees[axis], size)
+        yield _row("optimizer", "gradients", axis, "", "all_reduce", 1, 0, each)
+
+
+def _owed(info: StateInfo, dims: ParallelismDims) -> list[str]:
+    owned = Fsdp.owned if dims.dp_replicate * dims.dp_shard > 1 else frozenset()
+    return [axis for axis, kind in info.layout.items() if kind is R and axis not in owned]
+
+
+def numbers(dims: ParallelismDims) -> Iterator[Traffic]:
+    """The count of valid tokens, the loss that is shown, and the norm of all gradients."""
+    degrees: Mapping[str, int] = dims.degrees(DENSE)
+    for axis in LOSS.partial:
+        if degrees[axis] > 1:
+            for what, size in (("valid tokens", _LONG), ("loss", _FLOAT)):
+                yield _row("optimizer", what, axis, "all_reduce", "", 1, sent("all_reduce", degrees[axis], size), 0)
+    if dims.world > 1:
+        yield _row("optimizer", "norm", "world", "all_reduce", "", 1, sent("all_reduce", dims.world, _DOUBLE), 0)
+
+
+def _row(module: str, what: str, axis: str, forward: str, backward: str, count: int, out: int, back: int) -> Traffic:
+    return Traffic(
+        module=module,
+        what=what,
+        axis=axis,
+        forward=forward,
+        backward=backward,
+        count=count,
+        sent_forward=count * out if forward else 0,
+        sent_backward=count * back if backward else 0,
+    )

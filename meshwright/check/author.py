@@ -1,0 +1,244 @@
+"""What authors say of tensors beyond `assert_type`, and what they may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from meshwright.check import source
+from meshwright.check.context import active, local
+from meshwright.check.operand import on_dims
+from meshwright.check.refusal import Refused, change
+from meshwright.check.tag import UNKNOWN, read, typed, write
+from meshwright.codes import Code
+from meshwright.comm.declare import assert_type
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import Shard, SpmdType, V
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.partition_spec import PartitionSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+Types = Mapping[str, SpmdType]
+
+
+def layout_of(x: Tensor) -> SpmdLayout:
+    """The layout of `x` as far as the checker knows it, on dims."""
+    tag = read(x)
+    return tag.layout if tag.factors is None else on_dims(tag.layout, tag.factors)
+
+
+def has_local_type(x: Tensor) -> bool:
+    """Whether anything is known of `x`."""
+    return bool(read(x).layout)
+
+
+def get_local_type(x: object) -> dict[str, SpmdType]:
+    """Axis -> R, I, V or P; V where some dim is sharded. Empty where nothing is known."""
+    if not isinstance(x, Tensor):
+        return {}
+    return {axis: V if isinstance(kind, Shard) else kind for axis, kind in layout_of(x).items()}
+
+
+def get_axis_local_type(x: Tensor, axis: str) -> SpmdType:
+    """R, I, V or P on one axis.
+
+    Errors: `SpmdTypeError` where nothing is known of `x` on it.
+    """
+    known = get_local_type(x)
+    if axis not in known:
+        raise SpmdTypeError(
+            Problem(
+                where=source.line(),
+                what=f"nothing is known of the tensor on axis {axis!r}",
+                why="a type is stated once, where a tensor comes into the program",
+                fix=f"assert_type(x, {{{axis!r}: R}}), or another of R, I, V, P, S(dim)",
+                code=Code.UNTYPED,
+            )
+        )
+    return known[axis]
+
+
+def get_partition_spec(x: Tensor) -> PartitionSpec | None:
+    """Which axes shard each dim of `x`; None where none does."""
+    layout = layout_of(x)
+    return PartitionSpec.of(layout, x.dim()) if layout.sharded else None
+
+
+def mutate_type(x: Tensor, axis: str | None = None, *, src: SpmdType | Types, dst: SpmdType | Types) -> Tensor:
+    """Overwrite what is known of `x` on some axes, for buffers whose meaning changes in place; returns `x`.
+
+    src: what it is now, dst: what it is from now on; one type, or one for each axis. Without an axis all that are
+    known are meant. Without `typecheck` nothing happens.
+
+    Errors: `SpmdTypeError` where `x` is not `src`.
+    """
+    check = active()
+    if check is None:
+        return x
+    tag = read(x)
+    axes = (
+        [axis]
+        if axis is not None
+        else list(dst if isinstance(dst, Mapping) else src if isinstance(src, Mapping) else tag.layout)
+    )
+    changed = dict(layout_of(x))
+    for each in axes:
+        was = src[each] if isinstance(src, Mapping) else src
+        now = dst[each] if isinstance(dst, Mapping) else dst
+        known = changed.get(each)
+        if known is None or (known is not was and not (isinstance(known, Shard) and was is V)):
+            raise SpmdTypeError(
+                Problem(
+                    where=source.line(),
+                    what=f"x is {known!r} on axis {each!r}, not {was!r}, and mutate_type would make it {now!r}",
+                    why="what is overwritten is named, so that nothing else is",
+                    fix=f"mutate_type(x, {each!r}, src={known!r}, dst={now!r})",
+                    code=Code.OTHER_TYPE,
+                )
+            )
+        changed[each] = now
+    write(x, typed(SpmdLayout(changed)))
+    return x
+
+
+class _Infer:
+    """`in_types=Infer`: what comes in is taken as it is."""
+
+    def __repr__(self) -> str:
+        return "Infer"
+
+
+Infer: Final = _Infer()
+
+
+def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = None) -> Callable[[F], F]:
+    """Run a function on local tensors: its body is judged as in `local()`, its arguments and results as declared.
+
+    in_types, out_types: a type for each positional argument and each result, {axis: type}, `PartitionSpec` or None for
+    what is no tensor; nested as they are. in_grad_types: the types of the gradients of the arguments, {axis: type}
+    each, where they are not the duals of `in_types`: a body in which R meets what differs from rank to rank has a
+    gradient that is P, which the dual of R is; of I it would be wrong, and is refused.
+
+    Errors: `SpmdTypeError` where an argument or a result is of another type.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def region(*args: Any, **kwargs: Any) -> Any:
+            if active() is None:
+                return function(*args, **kwargs)
+            if in_types is not Infer:
+                _state_each(args, in_types, "argument", function)
+                _demand_gradients(in_types, in_grad_types, function)
+            with local():
+                result = function(*args, **kwargs)
+            return _state_each(result, out_types, "result", function)
+
+        return region  # type: ignore[return-value]
+
+    return decorate
+
+
+def _leaf(value: Any) -> bool:
+    return value is None or isinstance(value, (Mapping, PartitionSpec, SpmdLayout))
+
+
+def _state_each(values: Any, types: Any, what: str, function: Callable[..., Any]) -> Any:
+    """State or verify the type of every tensor of a tree."""
+    declared, shape = tree_flatten(types, is_leaf=_leaf)
+    found = shape.flatten_up_to(values) if shape.num_leaves != 1 or not _leaf(types) else [values]
+    if isinstance(values, tuple) and _leaf(types) and len(values) == 1 and what == "argument":
+        found = [values[0]]
+    if len(found) != len(declared):
+        raise SpmdTypeError(_mismatch(function, f"{len(found)} {what}s, and {len(declared)} types are declared"))
+    results = []
+    for place, (value, kind) in enumerate(zip(found, declared, strict=True)):
+        if isinstance(value, Tensor) == (kind is None):
+            raise SpmdTypeError(_mismatch(function, f"{what} {place} is {type(value).__name__}, declared {kind!r}"))
+        if kind is not None:
+            layout = kind.layout() if isinstance(kind, PartitionSpec) else kind
+            try:
+                value = assert_type(value, layout)
+            except SpmdTypeError as error:
+                raise SpmdTypeError(
+                    [_in_region(problem, function, what, place) for problem in error.problems]
+                ) from None
+        results.append(value)
+    return tree_unflatten(results, shape) if len(results) != 1 or not _leaf(types) else results[0]
+
+
+def _in_region(problem: Problem, function: Callable[..., Any], what: str, place: int) -> Problem:
+    return Problem(
+        where=f"{problem.where}, {what} {place} of {function.__name__}",
+        what=problem.what,
+        why="what a region declares of its arguments and results is verified where they enter and leave it",
+        fix=problem.fix,
+        code=Code.REGION,
+    )
+
+
+def _mismatch(function: Callable[..., Any], what: str) -> Problem:
+    return Problem(
+        where=f"{source.line()}, {function.__name__}",
+        what=what,
+        why="a region declares a type for each tensor that enters or leaves it, and None for what is no tensor",
+        fix="in_types=({axis: type}, ...), out_types=... nested as the arguments and results are",
+        code=Code.REGION,
+    )
+
+
+def _demand_gradients(in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> None:
+    if in_grad_types is None:
+        return
+    types, shape = tree_flatten(in_types, is_leaf=_leaf)
+    grads = shape.flatten_up_to(in_grad_types) if len(types) != 1 or not _leaf(in_types) else [in_grad_types]
+    for place, (kind, grad) in enumerate(zip(types, grads, strict=True)):
+        if kind is None or grad is None:
+            continue
+        layout = SpmdLayout(kind.layout() if isinstance(kind, PartitionSpec) else kind)
+        for axis, stated in grad.items():
+            if axis in layout and stated is not layout[axis].dual:
+                raise SpmdTypeError(
+                    Problem(
+                        where=f"{source.line()}, argument {place} of {function.__name__}",
+                        what=f"it is {layout[axis]!r} on axis {axis!r} and its gradient is declared {stated!r}",
+                        why=f"the gradient of {layout[axis]!r} is {layout[axis].dual!r}",
+                        fix=f"in_grad_types with {layout[axis].dual!r} on {axis!r}; or enter the region as "
+                        f"{stated.dual!r}: {change('x', axis, layout[axis], stated.dual)}",
+                        code=Code.REGION,
+                    )
+                )
+
+
+def size(x: Tensor, dim: int) -> int:
+    """The length of a dim over all ranks; the local one where nothing is known of `x`."""
+    check = active()
+    at = dim % max(x.dim(), 1)
+    if check is None:
+        return x.shape[dim]
+    return check.operand(x).whole[at]
+
+
+def forget(x: Tensor) -> Tensor:
+    """Make nothing known of `x`; returns `x`."""
+    write(x, UNKNOWN)
+    return x
+
+
+__all__ = [
+    "Infer",
+    "Refused",
+    "forget",
+    "get_axis_local_type",
+    "get_local_type",
+    "get_partition_spec",
+    "has_local_type",
+    "layout_of",
+    "local_map",
+    "mutate_type",
+    "size",
+]

@@ -1,0 +1,137 @@
+"""`typecheck` and the blocks inside it: who is judged, and how closely."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from meshwright.check import source
+from meshwright.check.intercept import intercepted
+from meshwright.check.mode import TypeCheck
+from meshwright.check.report import Report, Trusted
+from meshwright.errors import SpmdTypeError
+
+
+class _Checking(threading.local):
+    check: TypeCheck | None = None
+
+
+_checking: Final = _Checking()
+
+
+def active() -> TypeCheck | None:
+    """The checker of this thread, if it is on."""
+    check = _checking.check
+    return check if check is not None and not check.paused else None
+
+
+def is_type_checking() -> bool:
+    """Whether calls of this thread are judged now."""
+    return active() is not None
+
+
+@contextmanager
+def typecheck(*, local: bool | None = None, collect: bool = False) -> Iterator[Report]:
+    """Judge every call on tensors until the end of the block, whose report this gives.
+
+    local: follow only R, I, V and P, and not which dim of a tensor is cut (default: follow that too). collect: go on
+    after a problem, and raise all of them together at the end of the block. Inside another such block only `local`
+    counts, until the end of the inner one.
+
+    Errors: `SpmdTypeError` naming the operands, the axis, the reason and what to write instead; at the call, or at
+    the end of the block if `collect`.
+    """
+    outer = _checking.check
+    if outer is not None:
+        with _locally(outer, outer.local if local is None else local):
+            yield outer.report
+        return
+    report = Report()
+    try:
+        with checking(report, local=bool(local), collect=collect):
+            yield report
+    except SpmdTypeError as error:
+        if not collect:
+            raise
+        for problem in error.problems:
+            report.add(problem)
+    report.demand_none()
+
+
+@contextmanager
+def checking(report: Report, **how: Any) -> Iterator[TypeCheck]:
+    """Judge every call until the end of the block, into `report`; `how`: as of `TypeCheck`."""
+    check = TypeCheck(report, **how)
+    with intercepted():
+        _checking.check = check
+        try:
+            with check:
+                yield check
+        finally:
+            _checking.check = None
+
+
+@contextmanager
+def local() -> Iterator[None]:
+    """Follow only R, I, V and P until the end of the block: for what no sharding of dims describes.
+
+    A dim's cut is remembered as long as every op keeps it, and is V from then on; a contraction over a cut that is
+    still known is P. Outside `typecheck` this does nothing.
+    """
+    check = _checking.check
+    if check is None:
+        yield
+        return
+    with _locally(check, True):
+        yield
+
+
+@contextmanager
+def _locally(check: TypeCheck, local: bool) -> Iterator[None]:
+    before = check.local
+    check.local = local
+    try:
+        yield
+    finally:
+        check.local = before
+
+
+class no_typecheck:  # a context and a decorator, named as users know it
+    """Judge nothing until the end of the block, or in the function that it decorates.
+
+    `with no_typecheck("why this is right"):` What is computed in it has no type until one is stated. The blocks, with
+    their reasons, are listed in the report.
+    """
+
+    def __new__(cls, reason: str | Callable[..., Any] = "") -> Any:
+        if callable(reason):
+            return cls()(reason)
+        return super().__new__(cls)
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        self._paused: list[TypeCheck | None] = []
+
+    def __enter__(self) -> None:
+        check = active()
+        self._paused.append(check)
+        if check is not None:
+            check.report.trust(check.report.unchecked, Trusted(source.line(), "not judged", self.reason))
+            check.paused = True
+
+    def __exit__(self, *_: object) -> None:
+        check = self._paused.pop()
+        if check is not None:
+            check.paused = False
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        from functools import wraps
+
+        @wraps(function)
+        def unjudged(*args: Any, **kwargs: Any) -> Any:
+            with no_typecheck(self.reason):
+                return function(*args, **kwargs)
+
+        return unjudged

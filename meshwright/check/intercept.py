@@ -1,0 +1,94 @@
+"""What torch does not route through a function mode is routed here, as long as somebody is checking.
+
+Custom `autograd.Function`s, collectives of `torch.distributed`, `nn.Parameter`, the transforms of `torch.func` and
+`torch.compile` call past every mode. A rule module registers the places it must see; they are wrapped when the first
+check of the process begins, and are what they were when the last one ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import torch
+
+W = TypeVar("W", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Place:
+    """The attribute `name` of what `owner()` gives, None where it is not loaded; wrap: original -> what stands there."""
+
+    owner: Callable[[], Any]
+    name: str
+    wrap: Callable[[Any], Any]
+
+
+_places: Final[list[Place]] = []
+_lock: Final = threading.Lock()
+_originals: Final[list[tuple[Any, str, Any]]] = []
+_wrappers: Final[dict[tuple[int, str, int], tuple[Any, Any]]] = {}
+"""What stands in a place while somebody checks, with the original that it was made for."""
+_users = 0
+
+
+def place(owner: Callable[[], Any], *names: str) -> Callable[[W], W]:
+    """Register `wrapper(original, *args, **kwargs)` for attributes of `owner()`."""
+
+    def register(wrapper: W) -> W:
+        for name in names:
+            _places.append(Place(owner, name, lambda original: _wrapped(wrapper, original)))
+        return wrapper
+
+    return register
+
+
+def _wrapped(wrapper: Callable[..., Any], original: Any) -> Any:
+    plain = original.__func__ if isinstance(original, (classmethod, staticmethod)) else original
+
+    @wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(plain, *args, **kwargs)
+
+    return type(original)(call) if isinstance(original, (classmethod, staticmethod)) else call
+
+
+@contextmanager
+def intercepted() -> Iterator[None]:
+    """Wrap all places until the end of the block; blocks of several threads share the wrapping."""
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _install()
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                for owner, name, original in reversed(_originals):
+                    setattr(owner, name, original)
+                _originals.clear()
+
+
+def _install() -> None:
+    for each in _places:
+        owner = each.owner()
+        if owner is None or not hasattr(owner, each.name):
+            continue
+        original = vars(owner).get(each.name, getattr(owner, each.name))
+        _originals.append((owner, each.name, original))
+        key = id(owner), each.name, id(each)
+        if key not in _wrappers or _wrappers[key][0] is not original:
+            _wrappers[key] = original, each.wrap(original)
+        setattr(owner, each.name, _wrappers[key][1])
+
+
+def mode_is_on() -> bool:
+    """Whether calls of this thread reach a mode now: not from inside a rule."""
+    return torch._C._len_torch_function_stack() > 0 and not torch._C._is_torch_function_all_disabled()

@@ -1,0 +1,303 @@
+"""Custom `autograd.Function`s: each declares its type, and its backward is held against its forward."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from meshwright.check.algebra import agree
+from meshwright.check.context import active, local
+from meshwright.check.intercept import mode_is_on, place
+from meshwright.check.mode import TypeCheck
+from meshwright.check.refusal import Refused, change
+from meshwright.check.report import Trusted
+from meshwright.check.source import line
+from meshwright.check.tag import UNKNOWN, read, typed, write
+from meshwright.codes import Code
+from meshwright.types.kinds import Shard, SpmdType
+from meshwright.types.layout import SpmdLayout
+
+C = TypeVar("C", bound=type)
+
+_HOOK: Final = "spmd_typecheck"
+_unproven: Final[set[type]] = set()
+_proven: Final[set[Any]] = set()
+
+
+def register_autograd_function(cls: C | None = None, *, adjoint: bool = True) -> Any:
+    """Declare that an `autograd.Function` has a type, which its static method `spmd_typecheck` says.
+
+    `spmd_typecheck(*, x, weight)` takes what it needs of `forward`'s arguments, by name, and returns the type of the
+    output: {axis: type}, a tensor that has it (computed by typed operations from the arguments), or a tuple of these
+    for several outputs. `spmd_typecheck(outputs, *, x)` may instead state them with `assert_type`.
+
+    A class with that method needs no registration. adjoint=False: backward is not forward's gradient, on purpose, as
+    of a straight-through estimator; its types are verified all the same.
+    """
+    if cls is None:
+        return lambda each: register_autograd_function(each, adjoint=adjoint)
+    if not hasattr(cls, _HOOK):
+        raise TypeError(f"{cls.__name__} has no static method {_HOOK}(*, ...) that says what its outputs are")
+    if not adjoint:
+        _unproven.add(cls)
+    return cls
+
+
+@place(lambda: torch.autograd.Function, "apply")
+def applied(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+    """`Function.apply`, which no mode sees."""
+    check = active()
+    if check is None or not mode_is_on():
+        return original(cls, *args, **kwargs)
+    reentrant = getattr(sys.modules.get("torch.utils.checkpoint"), "CheckpointFunction", None)
+    if cls is reentrant:
+        run, _, *inputs = args  # what is recomputed later is judged now, with gradients on
+        return run(*inputs)
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if not any(read(x).layout for x in tensors):
+        return original(cls, *args, **kwargs)
+    return check.run(
+        lambda check, func, args, kwargs: _judged(check, original, cls, args, kwargs), cls.apply, args, kwargs
+    )
+
+
+def _judged(
+    check: TypeCheck, original: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    hook = getattr(cls, _HOOK, None)
+    if hook is None:
+        raise _named(cls, _undeclared(cls))
+    inputs = [x for x in args if isinstance(x, Tensor)]
+    before = [check.operand(x) for x in inputs]
+    with local():
+        outputs = original(cls, *args, **kwargs)
+    results = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
+    computed = [read(x).layout for x in results]
+    declared = _declared(cls, hook, outputs, results, args)
+    for place_, (found, stated) in enumerate(zip(computed, declared, strict=True)):
+        _demand_alike(cls, f"output {place_} of forward", found, stated, "its declaration says")
+    for x, stated in zip(results, declared, strict=True):
+        write(x, typed(stated))
+    key = cls, tuple((each.tag, each.shape) for each in before), tuple(declared)
+    if key not in _proven and any(x.requires_grad for x in results):
+        _prove(check, cls, args, results, declared)
+        _proven.add(key)
+    return outputs
+
+
+def _undeclared(cls: type) -> Refused:
+    names = [name for name in inspect.signature(cls.forward).parameters if name != "ctx"]  # type: ignore[attr-defined]
+    return Refused(
+        f"{cls.__name__} is a custom autograd.Function and says nothing of types",
+        "what its forward and its backward do to a tensor that is spread over ranks is not known",
+        f"a static method of {cls.__name__}: def {_HOOK}(*, {', '.join(names)}): return {{axis: type}}, "
+        "the type of its output",
+        code=Code.FUNCTION,
+    )
+
+
+def _named(cls: type, refused: Refused) -> Refused:
+    refused.call = f"{cls.__name__}.apply"
+    return refused
+
+
+def _declared(
+    cls: type, hook: Callable[..., Any], outputs: Any, results: Sequence[Tensor], args: tuple[Any, ...]
+) -> list[SpmdLayout]:
+    names = [name for name in inspect.signature(cls.forward).parameters]  # type: ignore[attr-defined]
+    names = names[1:] if names and len(names) > len(args) else names
+    given = dict(zip(names, args, strict=False))
+    wanted = inspect.signature(hook).parameters
+    stamps = [name for name, each in wanted.items() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    chosen = {name: given[name] for name in wanted if name not in stamps and name in given}
+    for x in results:
+        write(x, UNKNOWN)
+    said = hook(outputs, **chosen) if stamps else hook(**chosen)
+    if stamps:
+        found = [read(x).layout for x in results]
+    else:
+        each = [said] if isinstance(said, (Mapping, Tensor)) else list(said or ())
+        found = [read(one).layout if isinstance(one, Tensor) else SpmdLayout(one) for one in each]
+    if len(found) != len(results) or not all(found):
+        raise _named(
+            cls,
+            Refused(
+                f"{cls.__name__}.{_HOOK} says what {len([one for one in found if one])} of {len(results)} outputs are",
+                "each tensor that comes out has a type",
+                "return one {axis: type} for each output",
+                code=Code.FUNCTION,
+            ),
+        )
+    return found
+
+
+def _demand_alike(
+    cls: type, what: str, found: Mapping[str, SpmdType], stated: Mapping[str, SpmdType], who: str, fix: str = ""
+) -> None:
+    for axis, kind in found.items():
+        known = stated.get(axis)
+        if known is None or agree(known, kind, flows=False):
+            continue
+        if {known.letter, kind.letter} == {"S", "V"} or (isinstance(known, Shard) and isinstance(kind, Shard)):
+            continue
+        raise _named(
+            cls,
+            Refused(
+                f"on axis {axis!r} {what} is {kind!r}, and {who} {known!r}",
+                "forward and backward of a Function must do what its type says: nothing else looks into them",
+                fix or f"declare {kind!r} on axis {axis!r}; or {change('the result', axis, kind, known)} in it",
+                code=Code.FUNCTION,
+            ),
+        )
+
+
+class _Ctx:
+    """The context of a Function as its backward sees it, with the types of saved outputs."""
+
+    def __init__(self, ctx: Any, outputs: Sequence[Tensor]) -> None:
+        self._ctx, self._outputs = ctx, outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """As they were saved."""
+        saved = self._ctx.saved_tensors
+        for x in saved:
+            if isinstance(x, Tensor) and not read(x).layout:
+                for output in self._outputs:
+                    if output.shape == x.shape and output.data_ptr() == x.data_ptr():
+                        write(x, read(output))
+        return tuple(saved)
+
+
+def _prove(
+    check: TypeCheck, cls: Any, args: tuple[Any, ...], results: Sequence[Tensor], declared: Sequence[SpmdLayout]
+) -> None:
+    """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones."""
+    ctx = next(x.grad_fn for x in results if x.grad_fn is not None)
+    counter = _Communication()
+    seeds = []
+    for x, layout in zip(results, declared, strict=True):
+        with torch._C.DisableTorchFunction():
+            seed = torch.ones_like(x)
+        write(seed, typed(layout.dual))
+        seeds.append(seed)
+    with torch.no_grad(), local(), counter:
+        gradients = cls.backward(_Ctx(ctx, results), *seeds)
+    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    for name, x, gradient in _pairs(cls, args, gradients):
+        expected = read(x).layout.dual
+        found = read(gradient).layout
+        if found:
+            owed = f"reduce it in backward over the axis: the gradient of {name} sums what every rank contributes"
+            _demand_alike(cls, f"the gradient that backward returns for {name}", found, expected, f"{name} wants", owed)
+        else:
+            check.report.trust(
+                check.report.claims, Trusted(line(), f"the gradient of {name} that {cls.__name__} returns")
+            )
+    if not counter.seen and cls not in _unproven:
+        _demand_adjoint(cls, args, results)
+
+
+def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tuple[str, Tensor, Tensor]]:
+    names = [name for name in inspect.signature(cls.forward).parameters if name != "ctx"]
+    return [
+        (name, x, gradient)
+        for name, x, gradient in zip(names, args, gradients, strict=False)
+        if isinstance(x, Tensor) and x.requires_grad and isinstance(gradient, Tensor)
+    ]
+
+
+class _Communication:
+    """Whether ranks exchange anything in a block."""
+
+    def __enter__(self) -> None:
+        self.before = _exchanges()
+
+    def __exit__(self, *_: object) -> None:
+        self.seen = _exchanges() != self.before
+
+
+_count = 0
+
+
+def exchanged() -> None:
+    """A collective runs."""
+    global _count
+    _count += 1
+
+
+def _exchanges() -> int:
+    return _count
+
+
+_LARGEST: Final = 100_000
+
+
+def _demand_adjoint(cls: Any, args: tuple[Any, ...], results: Sequence[Tensor]) -> None:
+    """Backward against central differences, in double precision, of a Function that no other rank takes part in.
+
+    Not of tensors without values, nor of large ones.
+    """
+    places = [n for n, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad and x.is_floating_point()]
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    if any(x.is_meta or x.numel() > _LARGEST or type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+        return
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        generator = torch.Generator().manual_seed(0)
+        exact = [
+            x.detach().double().requires_grad_(n in places) if isinstance(x, Tensor) and x.is_floating_point() else x
+            for n, x in enumerate(args)
+        ]
+        way = {n: _random(args[n], generator) for n in places}
+
+        def at(step: float) -> list[Tensor]:
+            moved = [x.detach() + step * way[n] if n in way else x for n, x in enumerate(exact)]
+            outputs = cls.apply(*moved)
+            return [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
+
+        step = 1e-5
+        try:
+            outputs = cls.apply(*exact)
+            ahead, behind = at(step), at(-step)
+        except (RuntimeError, TypeError):
+            return  # written for one dtype alone
+        outputs = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
+        kept = [n for n, x in enumerate(outputs) if x.requires_grad and x.dtype == torch.float64]
+        if not kept:
+            return
+        seeds = [_random(outputs[n], generator) for n in kept]
+        gradients = torch.autograd.grad(
+            [outputs[n] for n in kept], [exact[n] for n in places], seeds, allow_unused=True
+        )
+        forward = sum(
+            float(((ahead[n] - behind[n]) / (2 * step) * seed).sum()) for n, seed in zip(kept, seeds, strict=True)
+        )
+        backward = sum(
+            float((gradient * way[n]).sum())
+            for n, gradient in zip(places, gradients, strict=True)
+            if gradient is not None
+        )
+    if abs(forward - backward) > 1e-4 * max(1.0, abs(forward), abs(backward)):
+        raise _named(
+            cls,
+            Refused(
+                f"backward of {cls.__name__} says that a small step changes its output by {backward:.6g} along a "
+                f"random direction, and it changes by {forward:.6g}",
+                "the gradient of a Function is the transpose of what its forward does",
+                "mend backward; or, of an estimator that is meant to differ: register_autograd_function(adjoint=False)",
+                code=Code.FUNCTION,
+            ),
+        )
+
+
+def _random(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)

@@ -1,0 +1,93 @@
+"""Ops that repeat positions, or spread them over dims of other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.check.algebra import Result, propagate
+from meshwright.check.operand import Operand
+from meshwright.check.rule import pure
+from meshwright.check.rules_dims import demand_even, relabelled
+from meshwright.check.rules_view import expand, flat, from_front
+from meshwright.check.tag import typed
+from meshwright.check.term import Factor, Label, Labels, Term
+from meshwright.types.kinds import R, Shard
+from meshwright.types.layout import SpmdLayout
+
+
+@pure("expand_as")
+def expand_as(input: Operand, other: Operand) -> Result:
+    """In the shape of another tensor, and cut as it is."""
+    count = len(other.shape)
+    labels = [tuple(range(count - len(one.shape), count)) for one in (input, other)]
+    return _shaped("expand_as", 0, (input, other), labels, tuple(range(count)))
+
+
+@pure("broadcast_to")
+def broadcast_to(input: Operand, size: Any) -> Result:
+    """As `expand`."""
+    return expand(input, size)
+
+
+@pure("broadcast_tensors")
+def broadcast_tensors(*tensors: Any) -> tuple[Result, ...]:
+    """Each tensor in the shape of all."""
+    given: Sequence[Operand] = tensors[0] if isinstance(tensors[0], tuple) else tensors
+    count = max(len(one.shape) for one in given)
+    labels = [tuple(range(count - len(one.shape), count)) for one in given]
+    return tuple(_shaped("broadcast_tensors", n, given, labels, tuple(range(count))) for n in range(len(given)))
+
+
+@pure("meshgrid")
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Result, ...]:
+    """Each vector along its own dim, spread over those of the others."""
+    given: Sequence[Operand] = tensors[0] if isinstance(tensors[0], tuple) else tensors
+    out = list(range(len(given)))
+    if indexing == "xy" and len(out) > 1:
+        out[:2] = 1, 0
+    labels = [(n,) if one.shape else () for n, one in enumerate(given)]
+    return tuple(_shaped("meshgrid", n, given, labels, tuple(out)) for n in range(len(given)))
+
+
+def _shaped(op: str, number: int, given: Sequence[Operand], labels: Sequence[Labels], out: Labels) -> Result:
+    """One tensor in a shape that others decide: of those it matters only how they are cut."""
+    terms = [Term(f"tensor {n}", one if n == number else _cut_alone(one), labels[n]) for n, one in enumerate(given)]
+    return propagate(op, terms, (tuple(Factor(n, linear=n == number) for n in range(len(terms))),), out)
+
+
+def _cut_alone(one: Operand) -> Operand:
+    def kinds(layout: SpmdLayout) -> SpmdLayout:
+        return SpmdLayout({axis: kind if isinstance(kind, Shard) else R for axis, kind in layout.items()})
+
+    if one.tag.fresh is not None:
+        return one
+    tag = typed(kinds(one.tag.layout), factors=one.tag.factors)
+    return replace(one, tag=tag, layout=kinds(one.layout), flows=False)
+
+
+@pure("repeat", "tile")
+def repeat(input: Operand, *sizes: Any, dims: Any = None) -> Result:
+    """Copies end to end along dims, which are whole where there is more than one; new dims stand in front; linear."""
+    times = flat(sizes if dims is None else (dims,))
+    count = max(len(times), len(input.shape))
+    times = (*(1,) * (count - len(times)), *times)
+    labels = tuple(range(count - len(input.shape), count))
+    whole = (*(1,) * (count - len(input.shape)), *input.whole)
+    changed = [dim for dim in range(count) if times[dim] != 1 or dim not in labels]
+    lengths: dict[Label, int] = {dim: whole[dim] * times[dim] for dim in changed}
+    return relabelled("repeat", input, labels, tuple(range(count)), changed, lengths)
+
+
+@pure("repeat_interleave")
+def repeat_interleave(input: Operand, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Result:
+    """Each position several times, side by side: a sharded dim stays so; linear."""
+    if not isinstance(repeats, int):
+        raise TypeError("a tensor of counts")
+    if dim is None and len(input.shape) != 1:
+        raise TypeError("without dim")
+    at = from_front(dim or 0, len(input.shape))
+    demand_even("repeat_interleave", input, at)
+    labels = tuple(range(len(input.shape)))
+    return relabelled("repeat_interleave", input, labels, labels, (), {at: input.whole[at] * repeats})

@@ -1,0 +1,92 @@
+"""Short names for pieces of tensors, for tensors end to end, and for turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.check.algebra import Result
+from meshwright.check.operand import Operand
+from meshwright.check.rule import pure
+from meshwright.check.rules_dims import relabelled
+from meshwright.check.rules_pieces import cat, flip, split, stack
+from meshwright.check.rules_view import from_front
+
+
+@pure("tensor_split")
+def tensor_split(input: Operand, indices_or_sections: Any, dim: int = 0) -> tuple[Result, ...]:
+    """Pieces of one dim, which is whole."""
+    length = input.whole[from_front(dim, len(input.shape))]
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        sizes = [length // count + (n < length % count) for n in range(count)]
+    elif isinstance(indices_or_sections, tuple):
+        ends = [min(end, length) for end in (*indices_or_sections, length)]
+        sizes = [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    else:
+        raise TypeError("a tensor of places")
+    return split(input, sizes, dim)
+
+
+@pure("hsplit")
+def hsplit(input: Operand, indices_or_sections: Any) -> tuple[Result, ...]:
+    """Pieces of the second dim, or of the only one, which is whole."""
+    return tensor_split(input, indices_or_sections, min(1, len(input.shape) - 1))
+
+
+@pure("vsplit")
+def vsplit(input: Operand, indices_or_sections: Any) -> tuple[Result, ...]:
+    """Pieces of the first dim, which is whole."""
+    return tensor_split(input, indices_or_sections, 0)
+
+
+@pure("hstack")
+def hstack(tensors: tuple[Operand, ...]) -> Result:
+    """End to end along the second dim, or the only one."""
+    return cat(tensors, min(1, len(tensors[0].shape) - 1))
+
+
+@pure("vstack", "row_stack")
+def vstack(tensors: tuple[Operand, ...]) -> Result:
+    """End to end along the first dim."""
+    if len(tensors[0].shape) < 2:
+        raise TypeError("vectors: stack says what is meant")
+    return cat(tensors, 0)
+
+
+@pure("column_stack")
+def column_stack(tensors: tuple[Operand, ...]) -> Result:
+    """End to end along the second dim."""
+    if len(tensors[0].shape) < 2:
+        raise TypeError("vectors: stack says what is meant")
+    return cat(tensors, 1)
+
+
+@pure("dstack")
+def dstack(tensors: tuple[Operand, ...]) -> Result:
+    """Matrices side by side along a new last dim."""
+    if len(tensors[0].shape) != 2:
+        raise TypeError("tensors that are no matrices")
+    return stack(tensors, 2)
+
+
+@pure("rot90")
+def rot90(input: Operand, k: int = 1, dims: Sequence[int] = (0, 1)) -> Result:
+    """Quarter turns of two dims, of which those that are turned about are whole; linear."""
+    a, b = (from_front(dim, len(input.shape)) for dim in dims)
+    out = list(range(len(input.shape)))
+    if k % 2:
+        out[a], out[b] = b, a
+    return relabelled("rot90", input, tuple(range(len(out))), tuple(out), ((), (b,), (a, b), (a,))[k % 4], {})
+
+
+@pure("fliplr")
+def fliplr(input: Operand) -> Result:
+    """The last position of the second dim, which is whole, first."""
+    return flip(input, 1)
+
+
+@pure("flipud")
+def flipud(input: Operand) -> Result:
+    """The last position of the first dim, which is whole, first."""
+    return flip(input, 0)

@@ -1,0 +1,231 @@
+"""What all public calls share: from the types and options of a call to bound steps, once for each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from torch import Tensor
+
+from meshwright.comm.declare import assert_type
+from meshwright.comm.options import Options, demand_back_dtype
+from meshwright.comm.scope import find, mesh_of
+from meshwright.comm.steps import BoundStep
+from meshwright.comm.transport import Transport
+from meshwright.comm.view import Axis
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import I, R, Shard, SpmdType, V
+from meshwright.types.planner import plan
+from meshwright.types.transition import CHANGES, Op, Step, claim, demand_types, step
+
+QUIET: Final = "slice, pad, mask or retag"
+CLAIM: Final = "claim"
+
+
+def apply(
+    x: Tensor,
+    axis: Axis,
+    src: Any,
+    dst: Any,
+    op: Op | str | None,
+    options: Options,
+    expert_mode: bool = False,
+) -> Tensor:
+    _demand_tensor(x, _where(axis))
+    group = find(axis)
+    key = op, src, dst, options, expert_mode
+    bound = group.bound.get(key)
+    if bound is None:
+        bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
+    return _carried(x, bound) if bound else _kept(x, {group.name: src}, options)
+
+
+def _carried(x: Tensor, bound: tuple[BoundStep, ...]) -> Tensor:
+    for each in bound:
+        demand_back_dtype(each.step, each.options, x)
+        x = each(x)
+    return x
+
+
+def _kept(x: Tensor, types: Mapping[str, SpmdType], options: Options) -> Tensor:
+    """No step at all: only the type is stated, and the dtype of the result."""
+    x = assert_type(x, types)
+    dtype = options.out_dtype or options.op_dtype
+    return x if dtype is None else x.to(dtype)
+
+
+def _bind(
+    group: Transport, src: Any, dst: Any, op: Op | str | None, options: Options, expert_mode: bool
+) -> tuple[BoundStep, ...]:
+    demand_types(group.name, src, dst)
+    steps: tuple[Step, ...]
+    if op is CLAIM:
+        steps = claim(group.name, src, dst, expert_mode=expert_mode)
+    elif op is Op.ALL_TO_ALL and src is V and dst is V:
+        steps = (Step((group.name,), V, V, Op.ALL_TO_ALL),)
+    else:
+        if isinstance(op, Op):
+            _demand_named(group.name, src, dst, op)
+        change = step(group.name, src, dst, expert_mode=expert_mode)
+        if change is not None and op is QUIET and change.op.communicates:
+            raise SpmdTypeError(_other_step(group.name, src, dst, QUIET, change.op))
+        steps = () if change is None else (change,)
+    return _bound(steps, [group] * len(steps), options)
+
+
+def _bound(steps: Sequence[Step], groups: Sequence[Transport], options: Options) -> tuple[BoundStep, ...]:
+    last = len(steps) - 1
+    return tuple(
+        BoundStep(each, group, options if last == 0 else options.part(place == 0, place == last))
+        for place, (each, group) in enumerate(zip(steps, groups, strict=True))
+    )
+
+
+def planned(x: Tensor, src: Any, dst: Any, options: Options, expert_mode: bool) -> Tensor:
+    for name, layout in (("src", src), ("dst", dst)):
+        if not isinstance(layout, Mapping):
+            raise SpmdTypeError(
+                Problem(
+                    where="redistribute",
+                    what=f"{name}={layout!r} without an axis",
+                    why="a type is on one axis; without one, src and dst are layouts",
+                    fix=f"redistribute(x, axis, src={src!r}, dst={dst!r}), or {{axis: type}} for both",
+                )
+            )
+    _demand_tensor(x, "redistribute")
+    view = mesh_of("redistribute")
+    made = plan(src, dst, view.degree, expert_mode=expert_mode)
+    for name in made.src:
+        _ = view[name]  # the mesh says which axes there are
+    bound = view.bound.get((made.src, made.dst, options, expert_mode))
+    if bound is None:
+        bound = _bound(made.steps, [view.joined(each.axes) for each in made], options)
+        view.bound[made.src, made.dst, options, expert_mode] = bound
+    return _carried(x, bound) if bound else _kept(x, made.src, options)
+
+
+def dealt(
+    x: Tensor,
+    axis: Axis,
+    src: SpmdType,
+    dst: SpmdType,
+    send: Sequence[int] | None,
+    receive: Sequence[int] | None,
+    options: Options,
+) -> Tensor:
+    """An all_to_all of rows: which rank gets how many is the caller's to say."""
+    _demand_tensor(x, _where(axis))
+    group = find(axis)
+    if not all(isinstance(kind, Shard) and kind.dim == 0 for kind in (src, dst)):
+        raise SpmdTypeError(
+            Problem(
+                where=_where(axis),
+                what=f"rows are dealt out by number, and the types are {src!r} -> {dst!r}",
+                why="rows are along dim 0",
+                fix=f"all_to_all(x, {group.name!r}, src=S(0), dst=S(0), input_split_sizes=..., output_split_sizes=...)",
+            )
+        )
+    rows = x.shape[0] if x.dim() else 0
+    sizes = []
+    for name, given, total in (("input_split_sizes", send, rows), ("output_split_sizes", receive, None)):
+        found = (rows // group.size,) * group.size if given is None else tuple(given)
+        if len(found) != group.size or min(found) < 0 or (total is not None and sum(found) != total):
+            raise SpmdTypeError(
+                Problem(
+                    where=_where(axis),
+                    what=f"{name}={list(found)} for {rows} rows and {group.size} ranks",
+                    why="each rank is sent a number of rows, and all rows are sent",
+                    fix=f"{group.size} numbers" + ("" if total is None else f" that add up to {total}"),
+                )
+            )
+        sizes.append(found)
+    change = Step((group.name,), src, dst, Op.ALL_TO_ALL)
+    return _carried(x, (BoundStep(change, group, replace(options, rows=(sizes[0], sizes[1]))),))
+
+
+def along(axis: Axis, name: str, kind: SpmdType, dim: int | None) -> SpmdType:
+    """Errors: `SpmdTypeError` where a named dim is another than the shard's, or counted from the back."""
+    if dim is not None and (dim < 0 or (isinstance(kind, Shard) and kind.dim != dim)):
+        raise SpmdTypeError(
+            Problem(
+                where=_where(axis),
+                what=f"{name}={dim} with {kind!r}",
+                why="S(i) says the dim itself, and dims are counted from the front",
+                fix=f"leave {name} out" + (f", or S({dim})" if dim >= 0 else ""),
+            )
+        )
+    return kind
+
+
+def sized(axis: Axis, name: str, kind: SpmdType, sizes: Sequence[int] | None) -> SpmdType:
+    if sizes is None:
+        return kind
+    if not isinstance(kind, Shard) or kind.sizes not in (None, tuple(sizes)):
+        raise SpmdTypeError(
+            Problem(
+                where=_where(axis),
+                what=f"{name}={list(sizes)} with {kind!r}",
+                why="lengths are of a sharded dim, and are said once",
+                fix=f"S(dim) with {name}, or S(dim, {tuple(sizes)}) alone",
+            )
+        )
+    return Shard(kind.dim, tuple(sizes))
+
+
+def stacked(options: Options, kind: SpmdType, dim: int | None) -> Options:
+    return replace(options, dims=(dim, dim)) if kind is V and dim else options
+
+
+def demand_shard(axis: Axis, call: str, name: str, kind: object) -> None:
+    if not isinstance(kind, Shard):
+        raise SpmdTypeError(
+            Problem(
+                where=_where(axis),
+                what=f"{call} with {name}={kind!r}",
+                why=f"{call} goes {'to' if name == 'dst' else 'from'} a shard",
+                fix=f"{name}=S(dim), or {'convert' if name == 'dst' else 'all_gather'}",
+            )
+        )
+
+
+def _demand_tensor(x: object, where: str) -> None:
+    if not isinstance(x, Tensor):
+        raise SpmdTypeError(
+            Problem(
+                where=where,
+                what=f"{x!r} is no tensor",
+                why="types are of tensors; a number is the same on every rank",
+                fix="torch.tensor(...), or leave the call out",
+            )
+        )
+
+
+def _where(axis: Axis) -> str:
+    return f"axis {axis!r}"
+
+
+def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
+    """The caller named an operation: the step between the two types is to be that one."""
+    found = CHANGES.get(f"{src.letter} {dst.letter}")
+    if op is Op.ALL_REDUCE and src in (R, I):
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {axis!r}",
+                what=f"{src!r} -> {dst!r} is no all_reduce: x is {src!r}, every rank holds the whole value already",
+                why="only in P is a sum over ranks pending; reducing again would count each value once a rank",
+                fix="leave the call out" if src is dst else f"leave the call out, or convert x: {src!r} -> {dst!r}",
+            )
+        )
+    if src is dst or (found is not None and found is not op):
+        raise SpmdTypeError(_other_step(axis, src, dst, op.value, None if src is dst else found))
+
+
+def _other_step(axis: str, src: SpmdType, dst: SpmdType, wanted: str, found: Op | None) -> Problem:
+    call = found.value if found is not None and found.communicates else "convert"
+    return Problem(
+        where=f"axis {axis!r}",
+        what=f"{src!r} -> {dst!r} is no {wanted}: it takes {found.value if found else 'no step at all'}",
+        why="source and destination fix the step",
+        fix=f"{call}(x, {axis!r}, src={src!r}, dst={dst!r})" if found else "leave the call out",
+    )

@@ -1,0 +1,111 @@
+"""Python numbers that are not what one device would have: a rank's place, the local length of a sharded dim.
+
+They are ints and floats like any other, and remember through arithmetic where they come from, so that a checker can
+say what a tensor meets.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+
+class Source(Enum):
+    """Where a number comes from."""
+
+    INDEX = "index"
+    """a rank's place on named axes: another number on each of their ranks, V"""
+    RANK = "rank"
+    """the rank in the whole world, of which no axis is known"""
+    LENGTH = "length"
+    """how much of a sharded dim a rank holds"""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """source, the axes that it is about, and the words for it: `dist.get_rank()`, `x.shape[1]`."""
+
+    source: Source
+    axes: frozenset[str]
+    text: str
+
+
+class Number:
+    """What the two kinds of numbers share."""
+
+    origin: Origin
+
+
+class Whole(Number, int):
+    """A whole number with its origin."""
+
+    def __new__(cls, value: int, origin: Origin) -> Whole:
+        made = super().__new__(cls, value)
+        made.origin = origin
+        return made
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+
+class Real(Number, float):
+    """A real number with its origin."""
+
+    def __new__(cls, value: float, origin: Origin) -> Real:
+        made = super().__new__(cls, value)
+        made.origin = origin
+        return made
+
+    def __reduce__(self) -> Any:
+        return float, (float(self),)
+
+
+_PLAIN: Final = {Whole: int, Real: float}
+
+
+def _with(value: Any, origin: Origin) -> Any:
+    if type(value) is int:
+        return Whole(value, origin)
+    return Real(value, origin) if type(value) is float else value
+
+
+def _both(a: Origin, b: Origin) -> Origin:
+    """Of a number made of two: a rank outweighs a length."""
+    if a.source is not b.source:
+        return a if b.source is Source.LENGTH else b
+    return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
+
+
+def _forward(name: str, function: Callable[..., Any], cls: type) -> None:
+    plain = _PLAIN[cls]
+
+    def method(self: Any, *others: Any) -> Any:
+        origin = self.origin
+        values = []
+        for other in others:
+            if isinstance(other, Number):
+                origin = _both(origin, other.origin)
+                other = _PLAIN[type(other)](other)
+            elif type(other) not in (int, float, bool):
+                return NotImplemented
+            values.append(other)
+        return _with(function(plain(self), *values), origin)
+
+    setattr(cls, name, method)
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: function(b, a)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _cls in _PLAIN:
+        _function = getattr(operator, _name)
+        _forward(f"__{_name}__", _function, _cls)
+        _forward(f"__r{_name}__", _reflected(_function), _cls)
+for _name, _function in {"neg": operator.neg, "abs": operator.abs, "pos": operator.pos}.items():
+    for _cls in _PLAIN:
+        _forward(f"__{_name}__", _function, _cls)

@@ -1,0 +1,142 @@
+"""What a call says of a step beyond its types: dims of lists, lengths of rows, dtypes on the wire and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.transition import Op, Step
+
+
+@dataclass(frozen=True)
+class Options:
+    """Nothing is said by default.
+
+    dims: of a list, V, the dim of the whole tensor along which it is stacked, before and after; () is dim 0.
+    rows: how many rows of dim 0 go to each rank and come from each, where an all_to_all states them.
+    op_dtype: the dtype in which the step is done; out_dtype: that of its result.
+    back_op_dtype, back_out_dtype: the same of the gradient, which else comes back in the dtype of the input.
+    inplace: the result takes the place of the input.
+    """
+
+    dims: tuple[int, int] | tuple[()] = ()
+    rows: tuple[tuple[int, ...], tuple[int, ...]] | tuple[()] = ()
+    op_dtype: torch.dtype | None = None
+    out_dtype: torch.dtype | None = None
+    back_op_dtype: torch.dtype | None = None
+    back_out_dtype: torch.dtype | None = None
+    inplace: bool = False
+
+    @cached_property
+    def backward(self) -> Options:
+        """Those of the gradient."""
+        if self == PLAIN:
+            return self
+        return Options(
+            dims=self.dims[::-1],
+            rows=self.rows[::-1],
+            op_dtype=self.back_op_dtype,
+            out_dtype=self.back_out_dtype,
+            back_op_dtype=self.op_dtype,
+            back_out_dtype=self.out_dtype,
+        )
+
+    def part(self, first: bool, last: bool) -> Options:
+        """Those of one of several steps: all are done in `op_dtype`, the last forward and backward has `out_dtype`."""
+        return replace(
+            self,
+            out_dtype=self.out_dtype if last else None,
+            back_out_dtype=self.back_out_dtype if first else None,
+        )
+
+
+PLAIN: Final = Options()
+
+
+def on_the_wire(run: Callable[[Tensor], Tensor], step: Step, options: Options) -> Callable[[Tensor], Tensor]:
+    """`run` in `op_dtype`, its result in `out_dtype`.
+
+    Where only `out_dtype` is said, a step that sums or drops nothing moves the smaller of the two dtypes.
+    """
+    op_dtype, out_dtype = options.op_dtype, options.out_dtype
+    if op_dtype is None and out_dtype is None:
+        return run
+    if op_dtype is None and out_dtype is not None and step.op in (Op.ALL_GATHER, Op.ALL_TO_ALL):
+        return lambda x: run(x.to(out_dtype) if out_dtype.itemsize < x.dtype.itemsize else x).to(out_dtype)
+
+    def cast(x: Tensor) -> Tensor:
+        y = run(x if op_dtype is None else x.to(op_dtype))
+        return y if out_dtype is None else y.to(out_dtype)
+
+    return cast
+
+
+def dtypes(
+    axis: object,
+    op_dtype: torch.dtype | None,
+    out_dtype: torch.dtype | None,
+    backward_options: Mapping[str, Any] | None,
+    async_op: bool,
+) -> Options:
+    """Of the arguments that all calls share. axis: None where the call is about a whole layout.
+
+    Errors: `SpmdTypeError` for `async_op` and for keys of `backward_options` that there are not.
+    """
+    if op_dtype is None and out_dtype is None and not backward_options and not async_op:
+        return PLAIN
+    where = "redistribute" if axis is None else f"axis {axis!r}"
+    back = dict(backward_options or {})
+    if async_op or back.pop("async_op", False):
+        raise SpmdTypeError(
+            Problem(
+                where=where,
+                what="async_op=True: a result that has not arrived",
+                why="every call returns a tensor that is there; a compiled graph overlaps collectives by itself",
+                fix="leave async_op out",
+            )
+        )
+    found = Options(
+        op_dtype=op_dtype,
+        out_dtype=out_dtype,
+        back_op_dtype=back.pop("op_dtype", None),
+        back_out_dtype=back.pop("out_dtype", None),
+    )
+    if back:
+        raise SpmdTypeError(
+            Problem(
+                where=where,
+                what=f"backward_options has no {', '.join(map(repr, back))}",
+                why="the gradient has a dtype in which it is carried and one in which it comes back",
+                fix='backward_options={"op_dtype": torch.float32, "out_dtype": torch.float32}',
+            )
+        )
+    return found
+
+
+def demand_back_dtype(step: Step, options: Options, x: Tensor) -> None:
+    """Errors: `SpmdTypeError` where the gradient would be summed in low precision and nobody said so."""
+    if options.back_op_dtype is not None or not (x.requires_grad and torch.is_grad_enabled()):
+        return
+    if step.backward.op not in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
+        return
+    low = [dtype for dtype in (options.op_dtype, options.out_dtype, x.dtype) if dtype is not None and _is_low(dtype)]
+    if low:
+        raise SpmdTypeError(
+            Problem(
+                where=step.where,
+                what=f"{step} in {str(low[0]).removeprefix('torch.')}: nothing is said of the dtype in which backward, "
+                f"a {step.backward.op.value}, sums the gradients",
+                why="a sum over many ranks loses digits in low precision",
+                fix='backward_options={"op_dtype": torch.float32}',
+            )
+        )
+
+
+def _is_low(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize < 4

@@ -1,0 +1,227 @@
+"""Samples of ops that work on each position for itself."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tests.oracle.sample import Sample, cplx, mask, numbers, of, places, positive, real, sample, unit
+
+X, ROW = (12, 12), (12,)
+
+
+def function(name):
+    for space in (torch, F, torch.special):
+        if hasattr(space, name):
+            return getattr(space, name)
+    return getattr(torch.Tensor, name)
+
+
+ANY = [
+    "abs",
+    "asin",
+    "atan",
+    "asinh",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "frac",
+    "nan_to_num",
+    "round",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinc",
+    "sinh",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+    "hardsigmoid",
+    "hardswish",
+    "logsigmoid",
+    "relu6",
+    "softsign",
+    "tanhshrink",
+    "angle",
+    "i0",
+    "neg",
+    "negative",
+    "positive",
+    "clone",
+    "contiguous",
+    "detach",
+    "relu",
+    "silu",
+    "mish",
+    "gelu",
+    "elu",
+    "celu",
+    "selu",
+    "leaky_relu",
+    "softplus",
+    "hardtanh",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "isposinf",
+    "isneginf",
+    "isreal",
+    "signbit",
+    "deg2rad",
+    "rad2deg",
+    "hardshrink",
+    "softshrink",
+    "threshold",
+    "absolute",
+    "arcsinh",
+    "arctan",
+    "fix",
+    "expit",
+    "erfcx",
+    "i0e",
+    "i1",
+    "i1e",
+    "ndtr",
+    "log_ndtr",
+    "resolve_neg",
+    "contiguous",
+]
+POSITIVE = ["entr", "log", "log10", "log1p", "log2", "lgamma", "digamma", "reciprocal", "rsqrt", "sqrt"]
+UNIT = ["acos", "arccos", "arcsin", "arctanh", "erfinv", "logit"]
+PAIRS = [
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "div",
+    "divide",
+    "true_divide",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "atan2",
+    "hypot",
+    "fmod",
+    "remainder",
+    "logaddexp",
+    "logaddexp2",
+    "copysign",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "dist",
+    "subtract",
+    "multiply",
+    "arctan2",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+]
+WHOLE = ["bitwise_and", "bitwise_or", "bitwise_xor", "eq", "ne", "not_equal", "isclose", "gcd", "lcm"]
+ARGUMENTS = {"threshold": (0.3, 0.1)}
+
+
+def unary(name, given):
+    call, rest = function(name), ARGUMENTS.get(name, ())
+    return sample(name, lambda x: call(x, *rest), given)
+
+
+POINTWISE: list[Sample] = [
+    *(unary(name, real(*X)) for name in ANY if name not in ("asin", "atanh", "zero", "bool", "real")),
+    *(sample(name, of(function(name), lambda x: x * 0.1), X) for name in ("asin", "atanh")),
+    *(unary(name, positive(*X)) for name in POSITIVE),
+    *(unary(name, unit(*X)) for name in UNIT),
+    *(sample(name, of(function(name), lambda x: x + 1), positive(*X)) for name in ("acosh", "arccosh")),
+    sample("xlog1py", torch.special.xlog1py, X, positive(*X)),
+    *(sample(name, function(name), X, X) for name in PAIRS),
+    *(sample(name, function(name), X, ROW) for name in ("add", "mul", "div", "maximum")),
+    *(sample(name, function(name), X, (1, 12)) for name in ("add", "mul")),
+    *(sample(name, function(name), cplx(*X), cplx(*X)) for name in ("add", "mul")),
+    *(sample(name, function(name), numbers(*X), numbers(*X)) for name in WHOLE),
+    *(
+        sample(name, function(name), numbers(*X), places(4, 12))
+        for name in ("bitwise_left_shift", "bitwise_right_shift")
+    ),
+    *(sample(name, function(name), mask(*X), mask(*X)) for name in ("logical_and", "logical_or", "logical_xor")),
+    sample("logical_not", torch.logical_not, mask(*X)),
+    sample("bitwise_not", torch.bitwise_not, numbers(*X)),
+    sample("floor_divide", lambda x, y: x // (y.abs() + 1), numbers(*X), numbers(*X)),
+    sample("rfloor_divide", lambda x: 7 // x.detach(), positive(*X)),
+    sample("div", lambda x: torch.div(x, 2, rounding_mode="floor"), X),
+    sample("div", lambda x: x / 3, X),
+    sample("rdiv", lambda x: 2 / x, positive(*X)),
+    sample("rdiv", torch.Tensor.__rdiv__, positive(*X), X),
+    sample("rpow", lambda x: 2**x, X),
+    sample("pow", lambda x: x**2, X),
+    sample("pow", torch.pow, positive(*X), X),
+    sample("float_power", lambda x: torch.float_power(x, 2), X),
+    sample("xlogy", torch.xlogy, X, positive(*X)),
+    sample("ldexp", torch.ldexp, X, X),
+    sample("addcmul", lambda x, y, z: torch.addcmul(x, y, z, value=2), X, X, X),
+    sample("addcdiv", torch.addcdiv, X, X, positive(*X)),
+    sample("lerp", torch.lerp, X, X, X),
+    sample("lerp", lambda x, y: torch.lerp(x, y, 0.3), X, X),
+    sample("where", torch.where, mask(*X), X, X),
+    sample("masked_fill", lambda x, m: x.masked_fill(m, 0.0), X, mask(*X)),
+    sample("masked_fill", lambda x, m: x.masked_fill(m, float("-inf")), X, mask(*X)),
+    sample("clamp", lambda x: torch.clamp(x, -1, 1), X),
+    sample("clamp", torch.clamp, X, X, X),
+    sample("clip", lambda x: torch.clip(x, min=0), X),
+    sample("clamp_min", lambda x: torch.clamp_min(x, 0.1), X),
+    sample("clamp_max", lambda x: torch.clamp_max(x, 0.1), X),
+    sample("glu", lambda x: F.glu(x, 0), X),
+    sample("prelu", F.prelu, (4, 12, 4), (12,)),
+    sample("prelu", F.prelu, (4, 12, 4), (1,)),
+    sample("heaviside", torch.heaviside, real(*X, wants=False), real(*X, wants=False)),
+    sample("normalize", lambda x: F.normalize(x, dim=0), X),
+    sample("conj", lambda x: torch.conj(x).resolve_conj(), cplx(*X)),
+    sample("resolve_conj", torch.resolve_conj, cplx(*X)),
+    sample("conj_physical", torch.conj_physical, cplx(*X)),
+    sample("adjoint", lambda x: torch.adjoint(x).resolve_conj(), cplx(*X)),
+    sample("real", torch.real, cplx(*X)),
+    sample("imag", torch.imag, cplx(*X)),
+    sample("complex", torch.complex, X, X),
+    sample("polar", torch.polar, X, X),
+    sample("angle", torch.angle, cplx(*X)),
+    sample("abs", torch.abs, cplx(*X)),
+    sample("sgn", torch.sgn, cplx(*X)),
+    sample("view_as_real", torch.view_as_real, cplx(*X)),
+    sample("view_as_complex", torch.view_as_complex, (12, 12, 2)),
+    # copies and casts
+    sample("copy", lambda x, y: (x * 1).copy_(y), X, X, mixed=False),
+    sample("fill", lambda x: (x * 1).fill_(2), X),
+    sample("zero", lambda x: (x * 1).zero_(), X),
+    sample("to", lambda x: x.to(torch.float32), X),
+    sample("to", lambda x: x.to(torch.float64), real(*X, dtype=torch.float32)),
+    sample("type_as", lambda x, y: x.type_as(y), X, real(*X, dtype=torch.float32, wants=False), mixed=False),
+    sample("cpu", lambda x: x.cpu(), X),
+    sample("double", lambda x: x.double(), real(*X, dtype=torch.float32)),
+    *(
+        sample(name, lambda x, name=name: getattr(x, name)(), X)
+        for name in ["float", "half", "bfloat16", "int", "long", "short", "char", "byte"]
+    ),
+    sample("bool", lambda x: x.bool(), numbers(*X)),
+    sample("cfloat", lambda x: x.cfloat(), X),
+    sample("cdouble", lambda x: x.cdouble(), X),
+    sample("ones_like", torch.ones_like, X),
+    sample("full_like", lambda x: torch.full_like(x, 3.0), X),
+    # in place
+    sample("add_", lambda x, y: (x * 1).add_(y), X, X, mixed=False),
+    sample("mul_", lambda x, y: (x * 1).mul_(y), X, X, mixed=False),
+    sample("relu_", lambda x: (x * 1).relu_(), X),
+    sample("masked_fill_", lambda x, m: (x * 1).masked_fill_(m, 0), X, mask(*X), mixed=False),
+    sample("addcmul_", lambda x, y, z: (x * 1).addcmul_(y, z, value=2), X, X, X, mixed=False),
+    sample("lerp_", lambda x, y: (x * 1).lerp_(y, 0.25), X, X, mixed=False),
+]
