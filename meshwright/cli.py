@@ -77,9 +77,27 @@ def _train(arguments: Sequence[str]) -> int:
     if _asks_for_help("train", arguments):
         return 0
     recipe, config = _recipe("train", arguments)
+    if _is_first():
+        _demand_right_types(recipe, config)
     from meshwright.train.launch.parent import train
 
     return train(recipe, config, ["train", *arguments])
+
+
+def _is_first() -> bool:
+    """Whether this process is asked by a person: not a rank that was started, or the first of them under torchrun."""
+    return os.environ.get("RANK", "0") == "0" and RunFolder.inherited() is None
+
+
+def _demand_right_types(recipe: str, config: TrainConfig) -> None:
+    """Errors: `ConfigError` where the first rank's step, followed on shapes, is not what is declared. An op of which
+    nothing is known stops no training; `meshwright check` tells it.
+    """
+    from meshwright.audit import check
+
+    problems = check(config, recipe, lambda dims: (0,)).known
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check(arguments: Sequence[str]) -> int:

@@ -25,9 +25,7 @@ def sample(shape: Iterable[int], seed: int) -> Tensor:
     return torch.randint(-4, 5, tuple(shape), generator=generator).double()
 
 
-def local(
-    layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int, factors: Factors | None = None
-) -> Tensor:
+def local(layout: Layout, whole: Tensor, dims: ParallelismDims, rank: int, factors: Factors | None = None) -> Tensor:
     """What `rank` holds of `whole`, which has a leading dim for each axis of type V, in the layout's order.
 
     Parts of a sum are all different, and so are their sums over some of the ranks. factors: of each dim of a tensor
@@ -54,9 +52,7 @@ def local(
     return whole.clone()
 
 
-def denoted(
-    layout: Layout, parts: Sequence[Tensor], dims: ParallelismDims, factors: Factors | None = None
-) -> Tensor:
+def denoted(layout: Layout, parts: Sequence[Tensor], dims: ParallelismDims, factors: Factors | None = None) -> Tensor:
     """The tensor that `parts`, one for each rank, denote; ranks that hold the same value must hold the same bits.
 
     factors: of each dim of a tensor of which some dim is a product; the layout counts them.

@@ -32,7 +32,7 @@ BELOW: Mapping[str, tuple[str, ...]] = {
     "flags": ("errors",),
     "train/data": ("errors",),
     "train": ("train/data", "backends", "models", "core", "comm", "types", "errors", "terminal", "recipes", "version"),
-    "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors"),
+    "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors", "codes"),
     "recipes": ("train", "models", "errors"),
     "cli": ("recipes", "flags", "audit", "train", "terminal", "errors", "version"),
     "__main__": ("cli",),

@@ -24,7 +24,7 @@ def test_importing_it_loads_torch_and_neither_the_checker_nor_the_trainer():
     ).stdout.splitlines()
     assert set(outside.split()) - {"meshwright"} <= sys.stdlib_module_names
     rooms = {name.split(".")[1] for name in inside.split()}
-    assert rooms == {"spmd", "types", "comm", "errors"}
+    assert rooms == {"spmd", "types", "comm", "errors", "codes"}
 
 
 def test_a_name_that_is_not_there():

@@ -46,7 +46,7 @@ def forward(boundary: Boundary, call: Call, error: SpmdTypeError) -> None:
     problem = error.problems[0]
     found = (suggest.state(boundary, call) or suggest.entering(boundary, call)) if boundary.is_leaf else None
     if found is None:
-        boundary.audit.tell(replace(problem, where=f"{boundary.path}: {where.of_error(error)}"))
+        boundary.audit.tell(replace(problem, where=f"{boundary.path}.forward: {where.of_error(error)}"))
         return
     what = f"{found.declared}: {problem.what}"
     boundary.audit.tell(replace(problem, where=boundary.field(found.field), what=what, fix=found.fix))

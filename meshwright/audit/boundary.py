@@ -15,6 +15,7 @@ from meshwright.audit import blame, where
 from meshwright.audit.call import Call
 from meshwright.audit.whole import Passed, Seen
 from meshwright.check import layout_of, no_typecheck
+from meshwright.comm.declare import assert_type
 from meshwright.core.contract import Contract
 from meshwright.core.sharding import ShardingConfig
 from meshwright.core.tree import Unlike, map_tree
@@ -111,7 +112,7 @@ class Boundary:
         except SpmdTypeError as error:
             blame.forward(self, call, error)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            at = f"{self.path}: {where.of_error(error)}"
+            at = f"{self.path}.forward: {where.of_error(error)}"
             self.audit.tell(
                 Problem(where=at, what=f"forward fails on a rank's shapes: {type(error).__name__}: {error}")
             )
@@ -154,7 +155,7 @@ class Boundary:
             return result
 
     def _assumed(self, call: Call) -> Any:
-        """What is declared; of a module that declares nothing what it was given, if that has the shape."""
+        """What is declared; of a module that declares nothing what it was given, if that is of the same shape."""
         if self.contract.outputs is not None:
             return map_tree(
                 lambda change, seen: (
@@ -164,10 +165,10 @@ class Boundary:
                 self.passed.outputs,
             )
         for name, x in call.tensors():
-            if self.passed.inputs[name] == self.passed.outputs and layout_of(x):
-                return self.audit.states(
-                    self.passed.outputs.empty(SpmdLayout(layout_of(x)), self.audit.stated), layout_of(x)
-                )
+            if self.passed.inputs[name] == self.passed.outputs:
+                declared = self.contract.inputs.get(name)
+                layout = self.audit.on(declared.src) if declared is not None else SpmdLayout(layout_of(x))
+                return assert_type(self.passed.outputs.empty(layout, self.audit.stated), layout)
         raise Lost
 
     def _output(self, change: Transition | None, seen: Seen | None, value: Any, call: Call) -> Any:

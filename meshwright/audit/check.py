@@ -104,4 +104,4 @@ def _types(
 
 def _module(problem: Problem) -> str:
     """The path of the module that a problem is about."""
-    return problem.where.partition(".sharding_config")[0].partition(":")[0]
+    return problem.where.partition(".sharding_config")[0].partition(".forward: ")[0]

@@ -9,7 +9,7 @@ from meshwright.audit.report import Report
 
 
 def document(report: Report) -> str:
-    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; problems: where, what, why, fix;
+    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; problems: where, what, why, fix, code;
     collectives: as `Traffic`, bytes as numbers.
     """
     return json.dumps(
@@ -20,7 +20,13 @@ def document(report: Report) -> str:
             "world": report.world,
             "judged_ranks": list(report.judged),
             "problems": [
-                {"where": problem.where, "what": problem.what, "why": problem.why, "fix": problem.fix}
+                {
+                    "where": problem.where,
+                    "what": problem.what,
+                    "why": problem.why,
+                    "fix": problem.fix,
+                    "code": problem.code.value if problem.code is not None else None,
+                }
                 for problem in report.told
             ],
             "collectives": [asdict(row) for row in report.traffic],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Recover(TorchFunctionMode):
             except FAILS:
                 continue
             line = where.running()
-            at, what, fix = f"{boundary.path}: {line}", problem.what, problem.fix
+            at, what, fix = f"{boundary.path}.forward: {line}", problem.what, problem.fix
             origin = origin_of(x)
             if origin is not None:
                 at = f"{origin.path}.sharding_config.out_dst_shardings"
@@ -79,13 +79,17 @@ class Recover(TorchFunctionMode):
 
 
 def _changes(args: Sequence[Any]) -> Iterator[tuple[int, str, SpmdType]]:
-    """Which argument could be of which other type on one axis: sums that are pending first, then what was handed on."""
+    """Which argument could be of which other type on one axis: the likeliest to be wrong first.
+
+    That is a sum that is pending, then what is whole where another is not, then what a module handed on.
+    """
     tensors = [(number, x) for number, x in enumerate(args) if isinstance(x, Tensor) and layout_of(x)]
-    tensors.sort(key=lambda each: (P not in layout_of(each[1]).values(), origin_of(each[1]) is None))
-    for number, x in tensors:
-        for axis, held in sorted(layout_of(x).items(), key=lambda item: item[1] is not P):
-            others = [layout_of(y).get(axis) for other, y in tensors if other != number]
-            kinds = [*(kind for kind in others if kind is not None), R, I, *(S(dim) for dim in range(x.dim()))]
-            for kind in dict.fromkeys(kinds):
-                if kind is not held and kind is not P:
-                    yield number, axis, kind
+    held = [(number, x, axis, kind) for number, x in tensors for axis, kind in layout_of(x).items()]
+    held.sort(key=lambda each: (_SUSPECT.index(each[3].letter), origin_of(each[1]) is None))
+    for number, x, axis, kind in held:
+        others = [layout_of(y).get(axis) for other, y in tensors if other != number]
+        kinds = [*(other for other in others if other is not None), R, I, *(S(dim) for dim in range(x.dim()))]
+        yield from ((number, axis, other) for other in dict.fromkeys(kinds) if other is not kind and other is not P)
+
+
+_SUSPECT: Final = "PRVIS"

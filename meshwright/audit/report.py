@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, alike_together
 
 
@@ -53,6 +54,11 @@ class Report:
             alike = [each for each in self.problems if each.where == problem.where and each.fix == problem.fix]
             if problem not in self.problems and not (alike and problem.fix):
                 self.problems.append(problem)
+
+    @property
+    def known(self) -> list[Problem]:
+        """The problems without those that say only that nothing is known of an op."""
+        return [problem for problem in self.problems if problem.code is not Code.NO_RULE]
 
     @property
     def told(self) -> list[Problem]:

@@ -22,7 +22,12 @@ def show(report: Report, console: Console) -> None:
     console.print(_verdict(report), soft_wrap=True)
     for number, problem in enumerate(report.told, 1):
         console.print()
-        console.print(_problem(number, problem), soft_wrap=not console.is_terminal)
+        if console.is_terminal:
+            lines = Table.grid(padding=(0, 1))
+            lines.add_row(f"{number}.", _problem(problem))
+            console.print(lines)
+        else:
+            console.print(Text(f"{number}. ").append(_problem(problem)), soft_wrap=True)
     if report.traffic:
         console.print(_table(report.traffic, None if console.is_terminal else WIDTH), soft_wrap=not console.is_terminal)
 
@@ -39,10 +44,10 @@ def _verdict(report: Report) -> Text:
     return text.append(f", {count} {'problem' if count == 1 else 'problems'}")
 
 
-def _problem(number: int, problem: Problem) -> Text:
-    text = Text(f"{number}. ")
-    text.append(problem.where, style="bold")
-    text.append(f": {problem.what}")
+def _problem(problem: Problem) -> Text:
+    text = Text().append(problem.where, style="bold").append(f": {problem.what}")
+    if problem.code is not None:
+        text.append(f" [{problem.code.value}]", style="dim")
     for name, value in (("why", problem.why), ("fix", problem.fix)):
         if value:
             text.append(f"\n   {name}: ", style="dim")

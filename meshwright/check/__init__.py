@@ -39,8 +39,24 @@ from meshwright.check import (
     rules_value,
     rules_view,
 )
-from meshwright.check.author import layout_of
+from meshwright.check.author import (
+    Infer,
+    get_axis_local_type,
+    get_local_type,
+    get_partition_spec,
+    has_local_type,
+    layout_of,
+    local_map,
+    mutate_type,
+    reinterpret_mesh,
+    reinterpret_no_grad,
+    show,
+    size,
+)
 from meshwright.check.context import is_type_checking, local, no_typecheck, typecheck
+from meshwright.check.replay import check
+from meshwright.check.report import Report
+from meshwright.check.rules_function import register_autograd_function
 from meshwright.comm.declare import assert_type
 
 RULES = (
@@ -79,4 +95,25 @@ RULES = (
 )
 """Where the rules stand; each module registers its own when it is imported."""
 
-__all__ = ["assert_type", "is_type_checking", "layout_of", "local", "no_typecheck", "typecheck"]
+__all__ = [
+    "Infer",
+    "Report",
+    "assert_type",
+    "check",
+    "get_axis_local_type",
+    "get_local_type",
+    "get_partition_spec",
+    "has_local_type",
+    "is_type_checking",
+    "layout_of",
+    "local",
+    "local_map",
+    "mutate_type",
+    "no_typecheck",
+    "register_autograd_function",
+    "reinterpret_mesh",
+    "reinterpret_no_grad",
+    "show",
+    "size",
+    "typecheck",
+]

@@ -50,7 +50,7 @@ def aligned_factors(parts: Sequence[Part], changed: frozenset[Label]) -> Aligned
         if fitting is None:
             fitting = _as_one(label, found, parts)
         lengths[label] = fitting
-    split = {
+    split: dict[Label, Labels] = {
         label: tuple((label, n) for n in range(len(fitting))) for label, fitting in lengths.items() if len(fitting) > 1
     }
     fine = [_fine(part, mine, lengths, split) for part, mine in zip(parts, per_part, strict=True)]
@@ -61,7 +61,7 @@ def _as_one(label: Label, dims: Sequence[Sequence[Factor]], parts: Sequence[Part
     for dim in dims:
         for factor in dim[1:]:
             if factor.cut:
-                axis, kind = factor.axes[0]
+                axis, _ = factor.axes[0]
                 part = next(part for part in parts if axis in part.layout)
                 raise Refused(
                     f"on axis {axis!r} {part.name} shards a factor of a dim, {_shown(dim)}, and the op takes the dim "

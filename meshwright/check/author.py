@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from meshwright.check import source
 from meshwright.check.context import active, local
+from meshwright.check.mode import patterns
 from meshwright.check.operand import on_dims
-from meshwright.check.refusal import Refused, change
-from meshwright.check.tag import UNKNOWN, read, typed, write
+from meshwright.check.refusal import change
+from meshwright.check.tag import read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
+from meshwright.comm.meshes import Meshlike, view_of
+from meshwright.comm.scope import find
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import Shard, SpmdType, V
+from meshwright.types.kinds import I, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
-from meshwright.types.partition_spec import PartitionSpec
+from meshwright.types.mesh_axis import reinterpreted
+from meshwright.types.notation import render
+from meshwright.types.partition import PartitionSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 Types = Mapping[str, SpmdType]
@@ -223,22 +228,71 @@ def size(x: Tensor, dim: int) -> int:
     return check.operand(x).whole[at]
 
 
-def forget(x: Tensor) -> Tensor:
-    """Make nothing known of `x`; returns `x`."""
-    write(x, UNKNOWN)
-    return x
+def show(x: Tensor) -> str:
+    """What is known of `x`, in the notation: `f32[(4@dp, 8@cp), 16]{tp:R}`.
+
+    Under `typecheck`; elsewhere of a tensor of which nothing is known.
+    """
+    check = active()
+    tag = read(x)
+    return (
+        repr(check.operand(x)) if check is not None else render(str(x.dtype), tuple(x.shape), tag.layout, tag.factors)
+    )
 
 
-__all__ = [
-    "Infer",
-    "Refused",
-    "forget",
-    "get_axis_local_type",
-    "get_local_type",
-    "get_partition_spec",
-    "has_local_type",
-    "layout_of",
-    "local_map",
-    "mutate_type",
-    "size",
-]
+def reinterpret_mesh(x: Tensor, type: Types | Meshlike, *, inplace: bool = False) -> Tensor:
+    """`x` on the axes of another mesh over the same ranks, while every rank keeps what it holds.
+
+    type: {axis: type}, verified; or a mesh, whose axes are taken. inplace: `x` itself, else another tensor of the same
+    memory. Without `typecheck` this returns `x`.
+
+    Errors: `SpmdTypeError` where `x` has no one type on some axis there, or another one than is said.
+    """
+    check = active()
+    if check is None:
+        return x
+    stated: SpmdLayout | None = None
+    if isinstance(type, Mapping) and all(isinstance(kind, SpmdType) for kind in type.values()):
+        stated = SpmdLayout(cast(Types, type))
+        axes = {axis: ranks for axis in stated if (ranks := find(axis).mesh_axis) is not None}
+    else:
+        axes = patterns(view_of(cast(Meshlike, type)))
+    known = reinterpreted(layout_of(x), check.axes, axes)
+    for axis, kind in (stated or {}).items():
+        if known.get(axis) is not kind:
+            raise SpmdTypeError(
+                Problem(
+                    where=source.line(),
+                    what=f"x is {known.get(axis)!r} on axis {axis!r} of the other mesh, not {kind!r}",
+                    why="every rank keeps what it holds when axes get other names",
+                    fix=f"state {known.get(axis)!r}; or redistribute x before the mesh is switched",
+                    code=Code.MESH,
+                )
+            )
+    check.axes.update(axes)
+    result = x if inplace else x.view_as(x)
+    write(result, typed(known))
+    return result
+
+
+def reinterpret_no_grad(x: Tensor, axis: str, *, dst: SpmdType) -> Tensor:
+    """R as I, or I as R, where no gradient flows and they are one; returns `x`.
+
+    Errors: `SpmdTypeError` where `x` wants a gradient, or is neither.
+    """
+    check = active()
+    if check is None:
+        return x
+    known = layout_of(x).get(axis)
+    if x.requires_grad or known not in (R, I) or dst not in (R, I):
+        raise SpmdTypeError(
+            Problem(
+                where=source.line(),
+                what=f"x is {known!r} on axis {axis!r}{', wants a gradient,' if x.requires_grad else ''} and is to be "
+                f"read as {dst!r}",
+                why="only R and I without a gradient are one",
+                fix=change("x", axis, known or R, dst),
+                code=Code.OTHER_TYPE,
+            )
+        )
+    return mutate_type(x, axis, src=known, dst=dst)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from meshwright.check.refusal import Refused
 from meshwright.check.tag import Factors
@@ -121,8 +122,8 @@ def chain(dims: Sequence[Sequence[Factor]]) -> list[int] | None:
     for needed in (False, True):
         cuts = sorted({cut for dim in dims for cut in _cuts(dim, needed)} - {1, total})
         ends = [1, *cuts, total]
-        if all(b % a == 0 for a, b in zip(ends, ends[1:], strict=False)):
-            return [b // a for a, b in zip(ends, ends[1:], strict=False)]
+        if all(b % a == 0 for a, b in pairwise(ends)):
+            return [b // a for a, b in pairwise(ends)]
     return None
 
 

@@ -21,7 +21,7 @@ W = TypeVar("W", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Place:
-    """The attribute `name` of what `owner()` gives, None where it is not loaded; wrap: original -> what stands there."""
+    """The attribute `name` of `owner()`, which is None where it is not loaded; wrap: original -> what stands there."""
 
     owner: Callable[[], Any]
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -18,11 +19,13 @@ from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
 from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, Tag, is_stale, read, typed, write, written
 from meshwright.codes import Code
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
 from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, Shard, V
 from meshwright.types.layout import SpmdLayout
+from meshwright.types.mesh_axis import reinterpreted
 
 
 class _Outcome(NamedTuple):
@@ -71,6 +74,7 @@ class TypeCheck(TorchFunctionMode):
         self.mesh: View = View({})
         self.degree: Mapping[str, int] = {}
         self._numbers: list[Number] = []
+        self.axes: dict[str, MeshAxis] = {}
         self._answers = Answers()
 
     def __torch_function__(
@@ -109,7 +113,8 @@ class TypeCheck(TorchFunctionMode):
         key = tag, x.shape, x.requires_grad and torch.is_grad_enabled(), x.dtype
         found = self._answers.operands.get(key)
         if found is None:
-            found = operand(tag, tuple(x.shape), key[2], x.dtype, self.mesh, self.degree)
+            here = self._on_this_mesh(tag)
+            found = operand(here, tuple(x.shape), key[2], x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
         if found.known and is_stale(x):
             raise _stale(x)
@@ -128,8 +133,8 @@ class TypeCheck(TorchFunctionMode):
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
-        for operand in seen:
-            if operand.known:
+        for each in seen:
+            if each.known:
                 break
         else:
             return self.note_plain(func(*args, **kwargs), seen)
@@ -153,8 +158,8 @@ class TypeCheck(TorchFunctionMode):
             self.note(outcomes, result)
         else:
             self.note(outcomes, target)
-            for each in _tensors(target):
-                written(each)
+            for tensor in _tensors(target):
+                written(tensor)
         return result
 
     def _manner(self) -> Any:
@@ -198,7 +203,7 @@ class TypeCheck(TorchFunctionMode):
 
     def note_plain(self, result: Any, seen: Sequence[Operand]) -> Any:
         """Tag the result of a call on tensors without a type: constant if all of them are, else without a type."""
-        tag = CONSTANT if seen and all([operand.tag.fresh is not None for operand in seen]) else UNKNOWN
+        tag = CONSTANT if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
                 write(tensor, tag)
@@ -240,7 +245,7 @@ class TypeCheck(TorchFunctionMode):
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
             axes = [axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1]
-            tag = typed(SpmdLayout({axis: V for axis in axes}))
+            tag = typed(SpmdLayout(dict.fromkeys(axes, V)))
             key = tag, "number", type(number)
             found = self._answers.operands.get(key)
             if found is None:
@@ -251,7 +256,24 @@ class TypeCheck(TorchFunctionMode):
         self._numbers.append(number)
         return number
 
+    def _on_this_mesh(self, tag: Tag) -> Tag:
+        """The tag, on the axes of the current mesh where it is on those of another one over the same ranks.
+
+        Errors: `SpmdTypeError` where the tensor has no one type on some axis here.
+        """
+        if all(axis in self.mesh for axis in tag.layout):
+            return tag
+        if tag.factors is not None:
+            raise _product_elsewhere(tag)
+        layout = tag.layout
+        if self.local:
+            layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in layout.items()})
+        return replace(tag, layout=reinterpreted(layout, self.axes, patterns(self.mesh)))
+
     def _enter(self, mesh: View) -> None:
+        for axis, ranks in patterns(mesh).items():
+            if self.axes.setdefault(axis, ranks) != ranks:
+                raise SpmdTypeError(_other_ranks(axis))
         self.mesh = mesh
         self.degree = {axis: group.size for axis, group in mesh.items()}
         answers = _answers.get(mesh)
@@ -274,7 +296,6 @@ class TypeCheck(TorchFunctionMode):
             except Refused as refused:
                 if not self.forgets(refused):
                     raise
-                assert refused.cut is not None
                 given, named = self._forgotten(given, refused), self._forgotten(named, refused)
                 continue
             noted = tuple([self._noted(result) for result in each])
@@ -395,6 +416,30 @@ def _written(op: str, target: Operand, result: Result) -> Result:
     return Result(target.tag, target.whole) if stays else result
 
 
+def patterns(mesh: View) -> dict[str, MeshAxis]:
+    """Axis -> its ranks, of axes of which they are known."""
+    return {axis: each.mesh_axis for axis, each in mesh.items() if each.mesh_axis is not None}
+
+
+def _product_elsewhere(tag: Tag) -> Refused:
+    return Refused(
+        f"a tensor of {tag.layout} with a dim that is a product of factors is used under another mesh",
+        "which ranks hold which part of such a dim is only known on the axes that cut it",
+        "unflatten the dim before the mesh is switched",
+        code=Code.MESH,
+    )
+
+
+def _other_ranks(axis: str) -> Problem:
+    return Problem(
+        where=source.line(),
+        what=f"axis {axis!r} names other ranks in this mesh than in one that was current before",
+        why="the type of a tensor is on axes by name, and would be read as that of other ranks",
+        fix=f"another name for the axis in one of the meshes, {axis}_2 say",
+        code=Code.MESH,
+    )
+
+
 def _stale(x: Tensor) -> Refused:
     refused = Refused(
         "the memory of a tensor was written by a call that was not judged, since its type was noted",
@@ -441,6 +486,6 @@ def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], 
         return rule(check, func, args, kwargs)
     seen: list[Operand] = []
     check.seen_by_rules((*args, *kwargs.values()), seen)
-    if any([operand.known for operand in seen]):
+    if any(each.known for each in seen):
         raise no_rule(name)
     return check.note_plain(func(*args, **kwargs), seen)

@@ -143,7 +143,7 @@ FUNCTIONAL: Final[dict[str, Handler]] = {}
 
 
 def aten_rule(func: Any) -> Handler | None:
-    """What judges an op that is called by its name in torch.ops: the rule of the function that it is, if there is one."""
+    """What judges an op that is called by its name in torch.ops: the rule of the function that it is, if any."""
     schema = getattr(func, "_schema", None)
     qualified = schema.name if schema is not None else getattr(func, "_qualified_op_name", "")
     space, _, name = qualified.partition("::")

@@ -18,7 +18,7 @@ from meshwright.check.rule import special
 from meshwright.check.rules_function import exchanged
 from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, is_stale, read, typed, write
 from meshwright.codes import Code
-from meshwright.comm.declare import assert_type
+from meshwright.comm.declare import assert_type, assert_type_like
 from meshwright.comm.steps import BoundStep
 from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -35,6 +35,15 @@ def stated_type(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...
 
 
 STATES[assert_type] = stated_type
+
+
+@special(assert_type_like)
+def stated_alike(
+    check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """As another tensor is."""
+    x, source_, overrides = args
+    return _assert(check, x, {**check.operand(source_).layout, **overrides})
 
 
 def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tensor:
@@ -131,7 +140,7 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     seen = check.operand(x)
     while True:
         try:
-            tag = _after(check, step, seen)
+            tag = _after(check, step, seen, bound.options.dims or (0, 0))
             break
         except Refused as refused:
             refused.call = step.op.value
@@ -148,11 +157,13 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     if step.op.communicates:
         exchanged()
     result: Tensor = func(*args, **kwargs)
+    if result is x and not bound.options.inplace:
+        result = x.view_as(x)  # another type of the same memory
     write(result, tag)
     return result
 
 
-def _after(check: TypeCheck, step: Step, seen: Operand) -> Tag:
+def _after(check: TypeCheck, step: Step, seen: Operand, dims: tuple[int, int]) -> Tag:
     counted = seen.tag.counted
     layout = seen.tag.layout
     for one in _each(step):
@@ -170,8 +181,8 @@ def _after(check: TypeCheck, step: Step, seen: Operand) -> Tag:
         return _of_factors(step, seen, layout, counted)
     if check.local:
         layout = SpmdLayout({**layout, **{axis: kind for axis, kind in step.before.items() if axis in step.axes}})
-        return typed(_moved(step, layout), counted)
-    return typed(after(layout, step), counted)
+        return typed(_moved(step, layout, dims), counted)
+    return typed(after(layout, step, dims), counted)
 
 
 def _starts(check: TypeCheck, step: Step, known: SpmdType, flows: bool) -> bool:
@@ -250,8 +261,8 @@ def _counted(step: Step) -> Refused:
     )
 
 
-def after(layout: SpmdLayout, step: Step) -> SpmdLayout:
-    """The layout after a step from `layout`.
+def after(layout: SpmdLayout, step: Step, dims: tuple[int, int] = (0, 0)) -> SpmdLayout:
+    """The layout after a step from `layout`. dims: where a list is stacked in the whole tensor, before and after.
 
     Errors: `Refused` where the dims of other axes forbid it.
     """
@@ -267,25 +278,25 @@ def after(layout: SpmdLayout, step: Step) -> SpmdLayout:
             code=Code.OTHER_SHARDS,
             cut=inner,
         )
-    return _moved(step, layout)
+    return _moved(step, layout, dims)
 
 
-def _moved(step: Step, layout: SpmdLayout) -> SpmdLayout:
-    shift = 0
-    if not step.is_claim and V in (step.src, step.dst) and step.src is not step.dst:
-        shift = 1 if step.src is V else -1
+def _moved(step: Step, layout: SpmdLayout, dims: tuple[int, int]) -> SpmdLayout:
+    goes, comes = (not step.is_claim and kind is V for kind in (step.dst, step.src))
     moved: dict[str, SpmdType] = {}
     for axis, kind in layout.items():
-        if axis not in step.axes and isinstance(kind, Shard) and shift:
-            if kind.dim + shift < 0:
+        if axis not in step.axes and isinstance(kind, Shard) and (goes or comes):
+            if goes and kind.dim == dims[0]:
                 raise Refused(
-                    f"{step.src!r} -> V on axis {step.axis!r} takes dim 0 apart, which is {kind!r} on axis {axis!r}",
-                    "V is a list with one entry for each rank, along dim 0 where it is whole",
+                    f"{step.src!r} -> V on axis {step.axis!r} takes dim {kind.dim} apart, which is {kind!r} on axis "
+                    f"{axis!r}",
+                    f"V is a list with one entry for each rank, along dim {kind.dim} where it is whole",
                     f"{change('x', axis, kind, R)} first",
                     code=Code.NO_STEP,
                     cut=axis,
                 )
-            kind = S(kind.dim + shift, kind.sizes)
+            dim = kind.dim - (goes and kind.dim > dims[0])
+            kind = S(dim + (comes and dim >= dims[1]), kind.sizes)
         moved[axis] = kind
     return SpmdLayout(moved).replace(**step.after)
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.check.algebra import Result, propagate
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import along_shard
 from meshwright.check.rule import pure
+from meshwright.check.rules_window import laid, unlaid
 from meshwright.check.term import Factor, Label, Labels, Term
 from meshwright.types.kinds import Shard
 
@@ -28,7 +29,8 @@ def conv(
     groups: int = 1,
 ) -> Result:
     """input[n, in, ...], weight[out, in / groups, ...], bias[out]; linear in input and weight."""
-    return _convolved("conv", input, weight, bias, groups, transposed=False)
+    made = laid(input.whole[2:], weight.whole[2:], stride, padding, dilation)
+    return _convolved("conv", input, weight, bias, groups, made, transposed=False)
 
 
 @pure("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -43,11 +45,12 @@ def conv_transpose(
     dilation: Any = 1,
 ) -> Result:
     """input[n, in, ...], weight[in, out / groups, ...], bias[out]; linear in input and weight."""
-    return _convolved("conv_transpose", input, weight, bias, groups, transposed=True)
+    made = unlaid(input.whole[2:], weight.whole[2:], stride, padding, output_padding, dilation)
+    return _convolved("conv_transpose", input, weight, bias, groups, made, transposed=True)
 
 
 def _convolved(
-    op: str, input: Operand, weight: Operand, bias: Operand | None, groups: int, *, transposed: bool
+    op: str, input: Operand, weight: Operand, bias: Operand | None, groups: int, made: Shape, *, transposed: bool
 ) -> Result:
     if len(input.shape) != len(weight.shape):
         raise TypeError("an input without a batch")
@@ -57,7 +60,7 @@ def _convolved(
     out: Labels = tuple(("out place", dim) for dim in range(spatial))
     channels: Labels = ("in", "out") if transposed else ("out", "in")
     along: dict[Label, str] = dict.fromkeys((*places, *kernel), "")
-    lengths: dict[Label, int] = dict.fromkeys(out, 0)
+    lengths: dict[Label, int] = dict(zip(out, made, strict=True))
     source, result = ("in", "out") if groups == 1 else ("group", "group")
     if groups > 1:
         channels = ("group", "rest")
@@ -68,7 +71,7 @@ def _convolved(
     if bias is not None:
         terms.append(Term("bias", bias, (result,)))
         value.append((Factor(2),))  # type: ignore[arg-type]
-    return Result(propagate(op, terms, value, ("n", result, *out), along=along, lengths=lengths).tag, None)
+    return propagate(op, terms, value, ("n", result, *out), along=along, lengths=lengths)
 
 
 def _grouped(

@@ -233,7 +233,7 @@ _WHY: Final = {
     "R": "every rank holds the whole value already: to reduce it would count it once a rank",
     "I": "every rank holds the whole value already: to reduce it would count it once a rank",
     "S": "the ranks hold different positions, which do not add up to one another",
-    "V": "the ranks hold values of their own: that their sum is meant is to be said, reinterpret(x, axis, src=V, dst=P)",
+    "V": "the ranks hold values of their own; that their sum is meant is to be said: reinterpret V -> P",
     "P": "the ranks hold parts of a sum, which is to be added up first",
 }
 
@@ -254,13 +254,15 @@ def _functional(what: str, group_at: int) -> Callable[..., Any]:
     return judged
 
 
-FUNCTIONAL |= {
-    "all_reduce": _functional("all_reduce", 2),
-    "all_gather_into_tensor": _functional("all_gather", 2),
-    "reduce_scatter_tensor": _functional("reduce_scatter", 3),
-    "all_to_all_single": _functional("all_to_all", 3),
-    "broadcast": _functional("broadcast", 2),
-}
+FUNCTIONAL.update(
+    {
+        "all_reduce": _functional("all_reduce", 2),
+        "all_gather_into_tensor": _functional("all_gather", 2),
+        "reduce_scatter_tensor": _functional("reduce_scatter", 3),
+        "all_to_all_single": _functional("all_to_all", 3),
+        "broadcast": _functional("broadcast", 2),
+    }
+)
 
 
 def _waited(check: TypeCheck, func: Any, args: Any, kwargs: Any) -> Any:

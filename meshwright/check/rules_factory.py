@@ -10,8 +10,8 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
-from meshwright.check.rule import forms, pure, special
 from meshwright.check.refusal import varying_seed
+from meshwright.check.rule import forms, pure, special
 from meshwright.check.tag import CONSTANT, UNKNOWN, ZERO, Tag, read, typed, write
 from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, V

@@ -15,29 +15,46 @@ from meshwright.check.rules_along import along
 from meshwright.check.term import linear
 
 
+def _transformed(name: str, input: Operand, dims: Sequence[int], wanted: Sequence[int | None]) -> Result:
+    """Along `dims`, of which the last is the one that real numbers halve. wanted: lengths, or None."""
+    count = len(input.shape)
+    at = [dim % max(count, 1) for dim in dims]
+    halved = name.startswith(("rfft", "ihfft"))
+    doubled = name.startswith(("irfft", "hfft"))
+    lengths = {}
+    for dim, length in zip(at, wanted, strict=True):
+        long = input.whole[dim] if length is None else length
+        if dim == at[-1] and halved:
+            long = long // 2 + 1
+        elif dim == at[-1] and doubled and length is None:
+            long = 2 * (long - 1)
+        lengths[dim] = long
+    return along(name, input, at, linear(), lengths=lengths)
+
+
 def _line(name: str, input: Operand, n: int | None = None, dim: int = -1, norm: str | None = None) -> Result:
-    """Along one dim."""
-    return Result(along(name, input, dim, linear()).tag, None)
+    """Along one dim, which is whole; linear."""
+    return _transformed(name, input, (dim,), (n,))
 
 
 def _plane(
     name: str, input: Operand, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: str | None = None
 ) -> Result:
-    """Along two dims."""
-    return Result(along(name, input, dim, linear()).tag, None)
+    """Along two dims, which are whole; linear."""
+    return _transformed(name, input, dim, s or (None,) * len(dim))
 
 
 def _all(
     name: str, input: Operand, s: Sequence[int] | None = None, dim: Sequence[int] | None = None, norm: str | None = None
 ) -> Result:
-    """Along the named dims, or all, or the last ones of which lengths are named."""
+    """Along the named dims, or all, or the last ones of which lengths are named; they are whole; linear."""
     count = len(input.shape)
-    dims = dim if dim is not None else range(count - (count if s is None else len(s)), count)
-    return Result(along(name, input, dims, linear()).tag, None)
+    dims = tuple(dim) if dim is not None else tuple(range(count - (count if s is None else len(s)), count))
+    return _transformed(name, input, dims, s or (None,) * len(dims))
 
 
 def _shifted(name: str, input: Operand, dim: Any = None) -> Result:
-    """Positions change places along the named dims, or all."""
+    """Positions change places along the named dims, or all, which are whole; linear."""
     return along(name, input, range(len(input.shape)) if dim is None else dim, linear())
 
 

@@ -50,7 +50,7 @@ def register_autograd_function(cls: C | None = None, *, adjoint: bool = True) ->
 
 
 @place(lambda: torch.autograd.Function, "apply")
-def applied(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
+def applied(original: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`Function.apply`, which no mode sees."""
     check = active()
     if check is None or not mode_is_on():
@@ -110,7 +110,7 @@ def _named(cls: type, refused: Refused) -> Refused:
 def _declared(
     cls: type, hook: Callable[..., Any], outputs: Any, results: Sequence[Tensor], args: tuple[Any, ...]
 ) -> list[SpmdLayout]:
-    names = [name for name in inspect.signature(cls.forward).parameters]  # type: ignore[attr-defined]
+    names = list(inspect.signature(cls.forward).parameters)  # type: ignore[attr-defined]
     names = names[1:] if names and len(names) > len(args) else names
     given = dict(zip(names, args, strict=False))
     wanted = inspect.signature(hook).parameters

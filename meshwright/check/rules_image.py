@@ -10,47 +10,90 @@ from typing import Any, Final
 import torch.nn.functional as F
 
 from meshwright.check.algebra import Result, propagate
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, Shape
 from meshwright.check.rule import INFER, RULES, Pure, pure
 from meshwright.check.rules_dims import demand_even, relabelled
+from meshwright.check.rules_window import adapted, each, laid
 from meshwright.check.term import Factor, Label, Sum, Term, linear, opaque
 
 
-def resized(op: str, input: Operand, spatial: int, value: Sum, flows: bool = True) -> Result:
-    """Along the last `spatial` dims, which are whole and get other lengths."""
+def resized(op: str, input: Operand, lengths: Shape, value: Sum, flows: bool = True) -> Result:
+    """Along the last dims, which are whole and get these lengths."""
     count = len(input.shape)
     labels = tuple(range(count))
-    along: dict[Label, str] = dict.fromkeys(labels[count - spatial :], "")
-    return Result(propagate(op, (Term("input", input, labels),), value, labels, along=along, flows=flows).tag, None)
+    last = labels[count - len(lengths) :]
+    along: dict[Label, str] = dict.fromkeys(last, "")
+    changed: dict[Label, int] = dict(zip(last, lengths, strict=True))
+    return propagate(op, (Term("input", input, labels),), value, labels, along=along, lengths=changed, flows=flows)
 
 
-def _averaged(name: str, spatial: int, input: Operand, *args: Any, **kwargs: Any) -> Result:
+def _avg_pool(
+    op: str,
+    spatial: int,
+    input: Operand,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Result:
     """Means over windows of places, which are whole; linear."""
-    return resized(name, input, spatial, linear())
+    lengths = laid(input.whole[-spatial:], kernel_size, stride, padding, 1, ceil_mode)
+    return resized(op, input, lengths, linear())
 
 
-def _largest(name: str, spatial: int, input: Operand, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+def _max_pool(
+    op: str,
+    spatial: int,
+    input: Operand,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
     """The largest of windows of places, which are whole."""
-    if return_indices:
-        return _with_places(name, spatial, input)
-    return resized(name, input, spatial, opaque())
+    lengths = laid(input.whole[-spatial:], kernel_size, stride, padding, dilation, ceil_mode)
+    return _largest(op, input, lengths, return_indices)
 
 
-def _with_places(name: str, spatial: int, input: Operand, *args: Any, **kwargs: Any) -> tuple[Result, ...]:
-    return tuple(resized(name, input, spatial, opaque(), flows) for flows in (True, False))
-
-
-def _power(name: str, spatial: int, input: Operand, *args: Any, **kwargs: Any) -> Result:
+def _lp_pool(
+    op: str,
+    spatial: int,
+    input: Operand,
+    norm_type: float,
+    kernel_size: Any,
+    stride: Any = None,
+    ceil_mode: bool = False,
+) -> Result:
     """Norms of windows of places, which are whole."""
-    return resized(name, input, spatial, opaque())
+    lengths = laid(input.whole[-spatial:], kernel_size, stride, ceil_mode=ceil_mode)
+    return resized(op, input, lengths, opaque())
+
+
+def _adaptive_avg_pool(op: str, spatial: int, input: Operand, output_size: Any) -> Result:
+    """Means over as many windows of places, which are whole, as are wanted; linear."""
+    return resized(op, input, adapted(input.whole[-spatial:], output_size), linear())
+
+
+def _adaptive_max_pool(op: str, spatial: int, input: Operand, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest of as many windows of places, which are whole, as are wanted."""
+    return _largest(op, input, adapted(input.whole[-spatial:], output_size), return_indices)
+
+
+def _largest(op: str, input: Operand, lengths: Shape, places: bool) -> Any:
+    values, indices = (resized(op, input, lengths, opaque(), flows) for flows in (True, False))
+    return (values, indices) if places else values
 
 
 _POOLS: Final[dict[str, Callable[..., Any]]] = {
-    "avg_pool": _averaged,
-    "adaptive_avg_pool": _averaged,
-    "max_pool": _largest,
-    "adaptive_max_pool": _largest,
-    "lp_pool": _power,
+    "avg_pool": _avg_pool,
+    "max_pool": _max_pool,
+    "lp_pool": _lp_pool,
+    "adaptive_avg_pool": _adaptive_avg_pool,
+    "adaptive_max_pool": _adaptive_max_pool,
 }
 
 for _pool, _infer in _POOLS.items():
@@ -58,13 +101,23 @@ for _pool, _infer in _POOLS.items():
         _name = f"{_pool}{_spatial}d"
         pure(_name)(partial(_infer, _name, _spatial))
         if hasattr(F, f"{_name}_with_indices"):
-            RULES[getattr(F, f"{_name}_with_indices")] = Pure(_name, partial(_with_places, _name, _spatial))
+            _both = partial(_infer, _name, _spatial, return_indices=True)
+            RULES[getattr(F, f"{_name}_with_indices")] = Pure(_name, _both)
 
 
 @pure("interpolate")
 def interpolate(input: Operand, size: Any = None, scale_factor: Any = None, *args: Any, **kwargs: Any) -> Result:
     """To other lengths of the places, which are whole; linear."""
-    return resized("interpolate", input, len(input.shape) - 2, linear())
+    places = input.whole[2:]
+    if size is not None:
+        return resized("interpolate", input, adapted(places, size), linear())
+    scales = scale_factor if isinstance(scale_factor, tuple) else (scale_factor,) * len(places)
+    if all(isinstance(scale, int) for scale in scales):
+        lengths = tuple(length * scale for length, scale in zip(places, scales, strict=True))
+        return resized("interpolate", input, lengths, linear())
+    if input.tag.factors is not None:
+        raise TypeError("a scale that is no whole number, of a tensor that was flattened: say the size")
+    return Result(resized("interpolate", input, places, linear()).tag, None)
 
 
 @pure("pixel_shuffle")
@@ -109,9 +162,10 @@ def im2col(input: Operand, kernel_size: Any, dilation: Any = 1, padding: Any = 0
         raise TypeError("an input without a batch")
     demand_even("unfold", input, 1)
     along: dict[Label, str] = {2: "", 3: ""}
-    lengths: dict[Label, int] = {1: input.whole[1] * _window(kernel_size), "windows": 0}
+    windows = math.prod(laid(input.whole[2:], kernel_size, stride, padding, dilation))
+    lengths: dict[Label, int] = {1: input.whole[1] * math.prod(each(kernel_size, 2)), "windows": windows}
     terms = (Term("input", input, (0, 1, 2, 3)),)
-    return Result(propagate("unfold", terms, linear(), (0, 1, "windows"), along=along, lengths=lengths).tag, None)
+    return propagate("unfold", terms, linear(), (0, 1, "windows"), along=along, lengths=lengths)
 
 
 INFER["im2col"] = im2col
@@ -125,15 +179,11 @@ def fold(
     """[n, C * window, windows] -> [n, C, H, W]; windows are whole, channels may be sharded; linear."""
     if len(input.shape) != 3:
         raise TypeError("an input without a batch")
-    window = _window(kernel_size)
+    window = math.prod(each(kernel_size, 2))
+    rows, columns = each(output_size, 2)
     demand_even("fold", input, 1, window)
-    lengths: dict[Label, int] = {1: input.whole[1] // window, "rows": 0, "columns": 0}
-    one = relabelled("fold", input, (0, 1, 2), (0, 1, "rows", "columns"), (2,), lengths)
-    return Result(one.tag, None)
-
-
-def _window(kernel_size: Any) -> int:
-    return kernel_size**2 if isinstance(kernel_size, int) else math.prod(kernel_size)
+    lengths: dict[Label, int] = {1: input.whole[1] // window, "rows": rows, "columns": columns}
+    return relabelled("fold", input, (0, 1, 2), (0, 1, "rows", "columns"), (2,), lengths)
 
 
 @pure("grid_sample")

@@ -1,4 +1,4 @@
-"""What makes a tensor out of another one behind every mode's back: parameters, transforms of functions; and compiling."""
+"""What makes tensors of others behind every mode's back: parameters, transforms of functions; and compiling."""
 
 from __future__ import annotations
 

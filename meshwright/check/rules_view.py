@@ -170,14 +170,14 @@ def _regrouped(
     try:
         found = regrouped(dims, shape, sizes)
     except Unfit as unfit:
-        axes = [axis for axis, _ in unfit.factor.axes] or [axis for axis in input.layout.sharded]
+        axes = [axis for axis, _ in unfit.factor.axes] or list(input.layout.sharded)
         if not axes:
             return [[Factor(length, (), length)] for length in shape]  # torch says whether it fits
         axis = axes[0]
         kind = input.layout[axis]
         raise Refused(
-            f"on axis {axis!r} input is {kind!r}, a rank's {unfit.factor.local} of {unfit.factor.length} positions, and "
-            f"the view makes dims {tuple(shape)} of it: {unfit.length} does not divide {unfit.factor.local}",
+            f"on axis {axis!r} input is {kind!r}, a rank's {unfit.factor.local} of {unfit.factor.length} positions, "
+            f"and the view makes dims {tuple(shape)} of it: {unfit.length} does not divide {unfit.factor.local}",
             "a view keeps a shard where a rank holds whole groups of the dim that is split",
             f"lengths that divide what a rank holds; or {change('input', axis, kind, R)}",
             code=Code.DOES_NOT_DIVIDE,

@@ -98,8 +98,8 @@ def write(x: Tensor, tag: Tag) -> None:
         known[_ATTRIBUTE] = tag
         try:
             known[_VERSION] = x._version
-        except RuntimeError:
-            pass  # in inference mode nobody counts writes
+        except RuntimeError:  # in inference mode nobody counts writes
+            known.pop(_VERSION, None)
 
 
 def written(x: Tensor) -> None:

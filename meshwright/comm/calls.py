@@ -32,6 +32,12 @@ def apply(
     options: Options,
     expert_mode: bool = False,
 ) -> Tensor:
+    """One call on one axis, by steps that are bound to it once.
+
+    op: the step that the call names; `QUIET`, `CLAIM`, or None where any will do.
+
+    Errors: `SpmdTypeError` for what is no tensor, no axis of the mesh, or another step than the one that is named.
+    """
     _demand_tensor(x, _where(axis))
     group = find(axis)
     key = op, src, dst, options, expert_mode
@@ -83,6 +89,10 @@ def _bound(steps: Sequence[Step], groups: Sequence[Transport], options: Options)
 
 
 def planned(x: Tensor, src: Any, dst: Any, options: Options, expert_mode: bool) -> Tensor:
+    """A change of a whole layout, by the plan for the current mesh.
+
+    Errors: `SpmdTypeError` where src or dst is no layout on axes of the mesh, and where no plan leads there.
+    """
     for name, layout in (("src", src), ("dst", dst)):
         if not isinstance(layout, Mapping):
             raise SpmdTypeError(
@@ -159,6 +169,10 @@ def along(axis: Axis, name: str, kind: SpmdType, dim: int | None) -> SpmdType:
 
 
 def sized(axis: Axis, name: str, kind: SpmdType, sizes: Sequence[int] | None) -> SpmdType:
+    """The type with the lengths that are named.
+
+    Errors: `SpmdTypeError` for lengths of what is no shard, or that it states differently.
+    """
     if sizes is None:
         return kind
     if not isinstance(kind, Shard) or kind.sizes not in (None, tuple(sizes)):
@@ -174,10 +188,12 @@ def sized(axis: Axis, name: str, kind: SpmdType, sizes: Sequence[int] | None) ->
 
 
 def stacked(options: Options, kind: SpmdType, dim: int | None) -> Options:
+    """The options with the dim along which a list is stacked."""
     return replace(options, dims=(dim, dim)) if kind is V and dim else options
 
 
 def demand_shard(axis: Axis, call: str, name: str, kind: object) -> None:
+    """Errors: `SpmdTypeError` where the alias is called with another type than a shard."""
     if not isinstance(kind, Shard):
         raise SpmdTypeError(
             Problem(

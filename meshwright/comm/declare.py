@@ -2,22 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from meshwright.types.kinds import SpmdType
+from meshwright.comm.scope import current_mesh, find
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import Shard, SpmdType
+from meshwright.types.layout import SpmdLayout
+from meshwright.types.partition import PartitionSpec
+
+Stated = Mapping[Any, SpmdType] | SpmdType | PartitionSpec | None
+"""{axis: type}; a bare type, of every axis of the mesh that nothing else names; a spec of dims; or nothing."""
+T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...])
 
 
-def assert_type(x: Tensor, types: Mapping[str, SpmdType]) -> Tensor:
-    """State the type of `x` on some axes; returns `x`.
+def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:
+    """State the type of `x`, or of each tensor of a list, on some axes; returns `x`.
+
+    types: {axis: type}, a bare type for all axes of the current mesh that nothing else names, a `PartitionSpec`, or
+    several of these. Axes are names, process groups or mesh axes; S(-1) is the last dim.
 
     Under `typecheck` the type is noted where nothing is known of it and verified where something is. Otherwise
     nothing happens.
 
-    Errors: `SpmdTypeError` where the type is another one, or the axis is not in the current mesh.
+    Errors: `SpmdTypeError` where the type is another one, the axis is not in the current mesh, or the types given
+    contradict each other.
     """
     if has_torch_function_unary(x):
-        return handle_torch_function(assert_type, (x,), x, types)
+        if isinstance(x, Tensor):
+            layout = stated_layout(types, partition_spec, x.dim())
+            return cast(T, handle_torch_function(assert_type, (x,), x, layout))
+        return cast(T, type(x)([assert_type(each, *types, partition_spec=partition_spec) for each in x]))
     return x
+
+
+def assert_type_like(x: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType] | None = None) -> Tensor:
+    """State that `x` is what `source` is, but for `overrides`; returns `x`.
+
+    Errors: as of `assert_type`.
+    """
+    if has_torch_function_unary(x):
+        return handle_torch_function(assert_type_like, (x,), x, source, by_name(overrides or {}))  # type: ignore[no-any-return]
+    return x
+
+
+def merge_types(*types: Stated) -> SpmdLayout:
+    """One layout of several partial ones, as `assert_type` takes them.
+
+    Errors: `SpmdTypeError` where they contradict each other.
+    """
+    return stated_layout(types, None, None)
+
+
+def stated_layout(types: Sequence[Stated], spec: PartitionSpec | None, dims: int | None) -> SpmdLayout:
+    """The layout that a call states; `dims`: of the tensor, None where it is not known.
+
+    Errors: `SpmdTypeError` where the parts contradict each other.
+    """
+    if len(types) == 1 and spec is None and type(types[0]) is SpmdLayout:
+        return types[0]
+    found: dict[str, SpmdType] = {}
+    bare: SpmdType | None = None
+    for part in (*types, spec):
+        if part is None:
+            continue
+        if isinstance(part, SpmdType):
+            if bare is not None and bare is not part:
+                raise SpmdTypeError(_contradiction("every other axis", bare, part))
+            bare = part
+            continue
+        named = part.layout() if isinstance(part, PartitionSpec) else by_name(part)
+        for axis, kind in named.items():
+            kind = kind.of(dims) if isinstance(kind, Shard) and dims is not None else kind
+            if found.get(axis, kind) is not kind:
+                raise SpmdTypeError(_contradiction(f"axis {axis!r}", found[axis], kind))
+            found[axis] = kind
+    if bare is not None:
+        mesh = current_mesh()
+        if mesh is None:
+            raise SpmdTypeError(
+                Problem(
+                    where="assert_type",
+                    what=f"{bare!r} is meant for all axes, and no mesh is current",
+                    why="a bare type is that of every axis of the current mesh that nothing else names",
+                    fix=f"with set_current_mesh(...): around the call; or {{axis: {bare!r}}}",
+                )
+            )
+        found = {**dict.fromkeys((axis for axis in mesh if axis not in found), bare), **found}
+    return SpmdLayout(found)
+
+
+def by_name(types: Mapping[Any, SpmdType]) -> Mapping[str, SpmdType]:
+    """{axis: type} with the axes by name.
+
+    Errors: `SpmdTypeError` where the current mesh does not have one.
+    """
+    if all(type(axis) is str for axis in types):
+        return types
+    return {axis if isinstance(axis, str) else find(axis).name: kind for axis, kind in types.items()}
+
+
+def _contradiction(where: str, one: SpmdType, other: SpmdType) -> Problem:
+    return Problem(
+        where=where,
+        what=f"it is stated to be {one!r} and {other!r}",
+        why="a tensor has one type on each axis",
+        fix=f"{one!r} or {other!r}",
+    )

@@ -63,7 +63,7 @@ class Real(Number, float):
         return float, (float(self),)
 
 
-_PLAIN: Final = {Whole: int, Real: float}
+_PLAIN: Final[dict[type[Number], type]] = {Whole: int, Real: float}
 
 
 def _with(value: Any, origin: Origin) -> Any:
@@ -79,7 +79,7 @@ def _both(a: Origin, b: Origin) -> Origin:
     return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
 
 
-def _forward(name: str, function: Callable[..., Any], cls: type) -> None:
+def _forward(name: str, function: Callable[..., Any], cls: type[Number]) -> None:
     plain = _PLAIN[cls]
 
     def method(self: Any, *others: Any) -> Any:
@@ -106,6 +106,6 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         _function = getattr(operator, _name)
         _forward(f"__{_name}__", _function, _cls)
         _forward(f"__r{_name}__", _reflected(_function), _cls)
-for _name, _function in {"neg": operator.neg, "abs": operator.abs, "pos": operator.pos}.items():
+for _name in ("neg", "abs", "pos"):
     for _cls in _PLAIN:
-        _forward(f"__{_name}__", _function, _cls)
+        _forward(f"__{_name}__", getattr(operator, _name), _cls)

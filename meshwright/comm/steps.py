@@ -45,6 +45,8 @@ class BoundStep:
             return handle_torch_function(BoundStep.__call__, (x,), self, x)
         if x.dim() < self.dims:
             raise SpmdTypeError(_too_few_dims(self.step, x))
+        if not (x.requires_grad and torch.is_grad_enabled()) and not self.options.inplace:
+            return self.run(x)
         if self.options.inplace:
             return CarryInPlace.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
-from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.transport import Alone, Reduction, Transport
 from meshwright.comm.view import View
 from meshwright.errors import Problem, RunError

@@ -40,7 +40,7 @@ class SpmdType:
 
 
 class Shard(SpmdType):
-    """`S(dim)`: the concatenation over the axis along tensor dim `dim`.
+    """`S(dim)`: the concatenation over the axis along tensor dim `dim`; S(-1) is the last dim of whatever it is said of.
 
     `sizes` are the ranks' lengths along `dim` where they are not what an even split gives (`split_sizes`).
     """
@@ -51,10 +51,8 @@ class Shard(SpmdType):
     _interned: ClassVar[dict[tuple[int, tuple[int, ...] | None], Shard]] = {}
 
     def __new__(cls, dim: int, sizes: tuple[int, ...] | None = None) -> Shard:
-        if not isinstance(dim, int) or dim < 0:
-            raise SpmdTypeError(
-                Problem(where=f"S({dim!r})", what="dims are counted from the front, 0 or more", fix="S(0), S(1), ...")
-            )
+        if not isinstance(dim, int) or isinstance(dim, bool):
+            raise SpmdTypeError(Problem(where=f"S({dim!r})", what="it names no dim", fix="S(0), S(1), ..., S(-1)"))
         if sizes is not None:
             sizes = tuple(sizes)
             if any(size < 0 for size in sizes):
@@ -70,6 +68,10 @@ class Shard(SpmdType):
 
     def __init__(self, dim: int, sizes: tuple[int, ...] | None = None) -> None:
         pass  # all is set where the instance is interned
+
+    def of(self, dims: int) -> Shard:
+        """The same of a tensor of so many dims, counted from the front."""
+        return self if self.dim >= 0 else Shard(self.dim + dims, self.sizes) if self.dim + dims >= 0 else self
 
     def __repr__(self) -> str:
         return f"S({self.dim})" if self.sizes is None else f"S({self.dim}, {self.sizes})"

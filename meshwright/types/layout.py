@@ -43,6 +43,15 @@ class SpmdLayout(Mapping[str, SpmdType]):
                     )
                 )
             if isinstance(kind, Shard):
+                if kind.dim < 0:
+                    raise SpmdTypeError(
+                        Problem(
+                            where="layout",
+                            what=f"{kind!r} on axis {axis!r} counts from the end",
+                            why="a layout is of no tensor yet, and so has no last dim",
+                            fix="the dim counted from the front: S(0), S(1), ...",
+                        )
+                    )
                 orders.setdefault(kind.dim, []).append(axis)
         key = frozenset(types.items()), frozenset((dim, *axes) for dim, axes in orders.items())
         found = cls._interned.get(key)

@@ -15,7 +15,8 @@ class Ranks(Protocol):
     """Which ranks an axis joins: (number of ranks, distance between them), the outermost first."""
 
     @property
-    def atoms(self) -> tuple[tuple[int, int], ...]: ...
+    def atoms(self) -> tuple[tuple[int, int], ...]:
+        """Runs of ranks, the outermost first."""
 
 
 Pattern = Ranks | tuple[int, int]

@@ -10,6 +10,7 @@ from typing import Final
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import SpmdType, V
 from meshwright.types.layout import SpmdLayout
+from meshwright.types.notation import render_layout
 from meshwright.types.search import Search, moved, resized
 from meshwright.types.transition import Step, step
 
@@ -73,7 +74,7 @@ class Plan(Sequence[Step]):
         return self._table(shares, f"{sum(self.moved(unit)) / unit:.4g} x", " (x: the bytes that a rank holds before)")
 
     def _table(self, amounts: Sequence[str], total: str, unit: str = "") -> str:
-        head = f"{self.src} -> {self.dst}"
+        head = f"{render_layout(self.src)} -> {render_layout(self.dst)}"
         if not self.steps:
             return f"{head}: nothing to do"
         rows = [

@@ -309,8 +309,8 @@ class Search:
         kept = [order[: len(order) - len(axes)] for order, axes in zip(orders, inner, strict=True)]
         movers = tuple(axis for axis in group if axis in self.place_in_goal)
         for going in dict.fromkeys((movers, ())):
-            if not going and all(len(axes) < 2 for axes in inner):
-                continue
+            if not going and (all(len(axes) < 2 for axes in inner) or (movers and len(movers) == len(group))):
+                continue  # nothing changes, or nothing has to leave
             leaving = [axis for axis in group if axis not in going]
             letters = sorted({self.later[axis] for axis in leaving}) if len(leaving) > 1 else [""]
             free: list[list[int]] = [[] for _ in orders]
@@ -319,10 +319,10 @@ class Search:
                     free[self.place_in_goal[axis] if axis in going else place].append(axis)
             for last in itertools.permutations(letters):
                 after = tuple(
-                    (*there, *sorted(new, key=partial(self._nesting, place, last)))
+                    (*there, *(sorted(new, key=partial(self._nesting, place, last)) if len(new) > 1 else new))
                     for place, (there, new) in enumerate(zip(kept, free, strict=True))
                 )
-                if all(map(self._divides, range(len(orders)), after)):
+                if not going or all(map(self._divides, range(len(orders)), after)):
                     yield after, going
 
     def _nesting(self, place: int, last: tuple[str, ...], axis: int) -> tuple[int, int]:

@@ -7,17 +7,19 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from meshwright import recipes
 from meshwright.audit import check
 from meshwright.audit.check import corners
 from meshwright.audit.condense import runs
 from meshwright.comm.grid import ParallelismDims
+from meshwright.models.feed_forward import FeedForward
 from meshwright.train.assemble import run_dims
 from meshwright.train.config import ParallelConfig
 from meshwright.types.axes import CP, TP
 from meshwright.types.kinds import I, R, S
-from tests.audit.recipes import declares, judged, recipe
+from tests.audit.recipes import FOUR, declares, judged, recipe, wrong_dim
 
 MIXES = [
     {},
@@ -124,3 +126,25 @@ def test_no_process_group_is_made():
         "assert check(recipes.find('llama3_debug')).right; assert not dist.is_initialized()"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+@torch.library.custom_op("meshwright_tests::unheard_of", mutates_args=())
+def unheard_of(x: torch.Tensor) -> torch.Tensor:
+    """An op of which nobody knows what it does to a sharded tensor."""
+    return x.clone()
+
+
+unheard_of.register_fake(torch.empty_like)
+
+
+def test_an_op_without_a_rule_is_told_apart(monkeypatch):
+    def forward(self, x):
+        return unheard_of(self.w2(torch.nn.functional.silu(self.w1(x)) * self.w3(x)))
+
+    monkeypatch.setattr(FeedForward, "forward", forward)
+    report = judged(recipe(wrong_dim, tp=2))
+    assert [problem.where.partition(": ")[0] for problem in report.told] == [
+        "blocks.0-4.feed_forward.forward",
+        "blocks.3.attention.wq.sharding_config.state_shardings['weight']",
+    ]
+    assert [problem.where for problem in report.known] == [FOUR[2][1]]

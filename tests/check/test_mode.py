@@ -238,12 +238,18 @@ def test_a_tensor_keeps_its_type_as_long_as_it_lives():
 
 
 def test_the_same_call_is_judged_again_on_another_mesh():
-    with spmd.typecheck():
-        for degree in (2, 4):
-            with set_current_mesh(shape_view(on("tp", degree), 0)):
-                x = tensor(S(0), 1, 2)
-                with pytest.raises(SpmdTypeError, match=f"{degree} positions over all ranks"):
-                    x + spmd.assert_type(torch.ones(3, 2), {"tp": R})
+    for degree in (2, 4):
+        with spmd.typecheck(), set_current_mesh(shape_view(on("tp", degree), 0)):
+            x = tensor(S(0), 1, 2)
+            with pytest.raises(SpmdTypeError, match=f"{degree} positions over all ranks"):
+                x + spmd.assert_type(torch.ones(3, 2), {"tp": R})
+
+
+def test_a_name_means_the_same_ranks_as_long_as_one_check_lasts():
+    with spmd.typecheck(), set_current_mesh(spmd.mesh(tp=2)):
+        x = tensor(R, 4)
+        with set_current_mesh(spmd.mesh(tp=4)), pytest.raises(SpmdTypeError, match="names other ranks"):
+            x.exp()
 
 
 def test_gradients_flow_or_not_by_the_mode_of_the_call(alone):

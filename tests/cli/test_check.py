@@ -11,6 +11,8 @@ import pytest
 
 from meshwright import recipes
 from meshwright.cli import main
+from meshwright.train.launch import parent as launch
+from meshwright.train.show.run_folder import VARIABLE
 
 MINE = """
 from dataclasses import replace
@@ -119,3 +121,31 @@ def test_the_document_is_all_that_a_process_prints() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["mesh"] == "tp 2"
+
+
+class TestTraining:
+    """What `check` refuses is not trained, and said before any process starts."""
+
+    @pytest.fixture
+    def started(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        calls: list[str] = []
+        monkeypatch.setattr(launch, "train", lambda recipe, *_: calls.append(recipe) or 0)
+        return calls
+
+    def test_wrong_types_are_refused(self, mine: str, started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["train", mine]) == 2
+        assert "error: blocks.0-2.attention.wo.sharding_config.state_shardings['weight']" in capsys.readouterr().err
+        assert started == []
+
+    def test_on_one_rank_there_is_nothing_to_be_wrong(self, mine: str, started: list[str]) -> None:
+        assert main(["train", mine, "--parallel.tp", "1"]) == 0
+        assert started == [mine]
+
+    @pytest.mark.parametrize("environment", [{"RANK": "1"}, {VARIABLE: "runs/x"}])
+    def test_ranks_that_were_started_do_not_check_again(
+        self, environment: dict[str, str], mine: str, started: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert main(["train", mine]) == 0
+        assert started == [mine]

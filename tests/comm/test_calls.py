@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from meshwright.check import layout_of, typecheck
 from meshwright.comm.collectives import (
     all_gather,
     all_reduce,
@@ -17,7 +18,10 @@ from meshwright.comm.collectives import (
     shard,
     unshard,
 )
+from meshwright.comm.declare import assert_type
 from meshwright.comm.grid import ParallelismDims
+from meshwright.comm.scope import set_current_mesh
+from meshwright.comm.shapes import mesh
 from meshwright.comm.threads import run_ranks
 from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, V
@@ -242,3 +246,18 @@ def test_invariant_to_replicate_sums_the_gradients():
     assert torch.equal(ys[0], WHOLE)
     assert torch.equal(gradients[0], gs[0] + gs[1])
     assert torch.equal(gradients[1], gs[0] + gs[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "before", "after"),
+    [
+        (lambda x: all_gather(x, "tp", dst=R, gather_dim=1), {"tp": V, "dp": S(0)}, {"tp": R, "dp": S(0)}),
+        (lambda x: all_gather(x, "tp", dst=R, gather_dim=0), {"tp": V, "dp": S(0)}, {"tp": R, "dp": S(1)}),
+        (lambda x: reduce_scatter(x, "tp", scatter_dim=1), {"tp": P, "dp": S(2)}, {"tp": V, "dp": S(1)}),
+        (lambda x: all_to_all(x, "tp", concat_dim=2), {"tp": V, "dp": S(1)}, {"tp": V, "dp": S(0)}),
+        (lambda x: all_to_all(x, "tp"), {"tp": V, "dp": S(1)}, {"tp": V, "dp": S(1)}),
+    ],
+)
+def test_the_checker_follows_the_dims_of_lists(call, before, after):
+    with set_current_mesh(mesh(dp=2, tp=2)), typecheck():
+        assert layout_of(call(assert_type(torch.ones(2, 2, 2), before))) == after

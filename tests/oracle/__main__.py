@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.oracle.needless import MOST, NEEDLESS
-from tests.oracle.run import FULL, Tally, tallied
+from tests.oracle.run import FULL, Tally, proven
 from tests.oracle.samples import by_op
 from tests.oracle.support import PAGE, page
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     return _reported(console, _proven(console, arguments or sorted(known)))
 
 
-def _proven(console: Console, names: Sequence[str]) -> dict[str, list[Tally]]:
+def _proven(console: Console, names: Sequence[str]) -> dict[str, Tally]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     known = by_op()
@@ -47,25 +47,23 @@ def _proven(console: Console, names: Sequence[str]) -> dict[str, list[Tally]]:
         bar = progress.add_task("", total=len(names))
         for name in names:
             progress.update(bar, description=name)
-            found[name] = [tallied(each, FULL) for each in known[name]]
+            found[name] = proven(known[name], FULL)
             progress.advance(bar)
     return found
 
 
-def _reported(console: Console, found: dict[str, list[Tally]]) -> int:
-    table = Table("op", *("samples", "accepted", "refused", "needless", "lies"), show_footer=False)
+def _reported(console: Console, found: dict[str, Tally]) -> int:
+    table = Table("op", "samples", "accepted", "refused", "needless", "lies")
     total = Tally()
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, tallies in found.items():
-        one = Tally()
-        for tally in tallies:
-            one.merge(tally)
+    known = by_op()
+    for name, one in found.items():
         total.merge(one)
         style = "red" if one.lies else "yellow" if one.needless else None
-        table.add_row(name, str(len(tallies)), *one.counts, style=style)
+        table.add_row(name, str(len(known[name])), *one.counts, style=style)
     table.add_section()
-    table.add_row(f"{len(found)} ops", str(sum(map(len, found.values()))), *total.counts, style="bold")
+    table.add_row(f"{len(found)} ops", str(sum(len(known[name]) for name in found)), *total.counts, style="bold")
     console.print(table)
     share = len(total.needless) / max(total.draws, 1)
     console.print(f"{total.draws} draws, {share:.2%} refused needlessly (at most {MOST:.0%})")

@@ -12,9 +12,14 @@ from tests.oracle.sample import Input, Sample
 _LENGTH: Final = 12
 _FACTORS: Final = (6, 2)
 
+BY_LENGTH: Final = frozenset({"view", "reshape", "flatten", "unflatten"})
+"""Samples of these name lengths on a rank: of a flattened dim they say no longer which factor is meant."""
+
 
 def flattened(sample: Sample) -> Sample | None:
     """The sample on operands whose first dim of 12 positions is a product; None where no operand has such a dim."""
+    if sample.op in BY_LENGTH:
+        return None
     at = [each.shape.index(_LENGTH) if _LENGTH in each.shape else None for each in sample.inputs]
     if all(dim is None for dim in at):
         return None

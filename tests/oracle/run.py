@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.types.layout import SpmdLayout
 from tests.oracle.drawn import LINE, SQUARE, WIDE, Kinds, on_grid, on_line
+from tests.oracle.flattened import flattened
 from tests.oracle.judge import Case, Lie, Verdict, accepted, judged
 from tests.oracle.sample import Sample
 
@@ -21,9 +22,14 @@ class Effort:
     probed: int
     grid: int
 
+    @property
+    def less(self) -> Effort:
+        """For variants of what is judged in full."""
+        return Effort(max(self.line // 4, 2), max(self.probed // 4, 4), self.grid // 4)
+
 
 FULL = Effort(line=60, probed=400, grid=12)
-QUICK = Effort(line=8, probed=24, grid=2)
+QUICK = Effort(line=6, probed=18, grid=1)
 
 
 @dataclass
@@ -65,6 +71,17 @@ class Tally:
             self.refused += 1
         else:
             self.needless.append(str(case))
+
+
+def proven(samples: Iterable[Sample], effort: Effort) -> Tally:
+    """Judge samples, and less of them with operands that were flattened."""
+    total = Tally()
+    for each in samples:
+        total.merge(tallied(each, effort))
+        variant = flattened(each)
+        if variant is not None:
+            total.merge(tallied(variant, effort.less))
+    return total
 
 
 def tallied(sample: Sample, effort: Effort) -> Tally:

@@ -13,7 +13,7 @@ from meshwright.types.layout import SpmdLayout
 from tests.oracle.drawn import LINE
 from tests.oracle.judge import Case, Lie, Verdict, judged
 from tests.oracle.needless import MOST, NEEDLESS
-from tests.oracle.run import FULL, QUICK, Effort, Tally, tallied
+from tests.oracle.run import FULL, QUICK, Effort, Tally, proven
 from tests.oracle.sample import sample
 from tests.oracle.samples import SAMPLES, UNSAMPLED, by_op, ruled
 from tests.oracle.support import PAGE, page
@@ -21,14 +21,18 @@ from tests.oracle.support import PAGE, page
 OPS = sorted(by_op())
 
 
-def proven(ops, effort: Effort) -> Tally:
-    total = Tally()
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op in ops:
-            for each in by_op()[op]:
-                total.merge(tallied(each, effort))
-    return total
+        yield
+    torch.set_num_threads(threads)
+
+
+def of(ops, effort: Effort) -> Tally:
+    return proven([each for op in ops for each in by_op()[op]], effort)
 
 
 def demand_honest(tally: Tally) -> None:
@@ -48,18 +52,18 @@ def test_samples_are_told_apart_by_what_they_call():
 
 @pytest.mark.parametrize("start", range(0, len(OPS), 40))
 def test_what_is_accepted_is_what_one_device_computes(start):
-    demand_honest(proven(OPS[start : start + 40], QUICK))
+    demand_honest(of(OPS[start : start + 40], QUICK))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_all_draws_of_one_op(op):
-    demand_honest(proven([op], FULL))
+    demand_honest(of([op], FULL))
 
 
 @pytest.mark.slow
 def test_few_refusals_are_needless():
-    tally = proven(OPS, FULL)
+    tally = of(OPS, FULL)
     assert len(tally.needless) <= MOST * tally.draws
     assert {case.split()[0] for case in tally.needless} == set(NEEDLESS)
 

@@ -49,7 +49,9 @@ def test_every_shipped_recipe_is_right(name):
 
 
 @pytest.mark.parametrize(
-    "parallel", [{}, {"tp": 2}, {"dp_shard": 2, "tp": 4}, {"dp_replicate": 2, "dp_shard": 2}, {"tp": 8}], ids=str
+    "parallel",
+    [{}, {"tp": 2}, {"dp_shard": 2, "tp": 4}, {"dp_replicate": 2, "dp_shard": 2}, {"tp": 8}, {"cp": 4, "tp": 4}],
+    ids=str,
 )
 def test_so_is_a_small_one_under_many_layouts(parallel):
     assert problems(laid_out(small(), **parallel)) == ()
@@ -156,6 +158,22 @@ class TestDivisions:
             assert problems(changed(config, training__length=number)) == ()
         assert "--parallel.no-sequence-parallel" in problem.fix
         assert problems(changed(config, parallel__sequence_parallel=False)) == ()
+
+    @pytest.mark.parametrize(
+        ("length", "parallel", "over"),
+        [
+            (6, {"cp": 4}, "cp 4"),
+            (5, {"cp": 2, "tp": 2}, "cp 2"),
+            (6, {"cp": 2, "tp": 2}, "cp 2 x tp 2"),
+        ],
+    )
+    def test_a_sequence_is_cut_over_cp_and_then_over_tp(self, length, parallel, over):
+        config = changed(laid_out(small(), **parallel), training__length=length)
+        problem = only(problems(config))
+        assert (problem.where, problem.what) == ("training.length", f"{length} tokens do not divide over {over}")
+        for number in re.findall(r"\d+", problem.fix):
+            longer = changed(config, training__length=int(number), parallel__sequence_parallel=False)
+            assert problems(longer) == ()
 
     @pytest.mark.parametrize(
         ("batch", "parallel", "accumulate"),

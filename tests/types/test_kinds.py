@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import SpmdTypeError
+from meshwright.types.layout import SpmdLayout
 from meshwright.types.kinds import I, P, R, S, Shard, V, split_sizes
 from tests.sampling import kinds
 
@@ -55,9 +56,16 @@ def test_types_print_as_they_are_written():
     assert eval(repr(S(0, (3, 2))), {"S": S}) is S(0, (3, 2))
 
 
-@pytest.mark.parametrize("dim", [-1, "0", None, 0.0])
-def test_a_shard_names_a_dim_counted_from_the_front(dim):
-    with pytest.raises(SpmdTypeError, match="counted from the front"):
+def test_the_last_dim_is_that_of_what_it_is_said_of():
+    assert S(-1).of(3) is S(2)
+    assert S(1).of(3) is S(1)
+    with pytest.raises(SpmdTypeError, match="counts from the end"):
+        SpmdLayout({"tp": S(-1)})
+
+
+@pytest.mark.parametrize("dim", ["0", None, 0.0, True])
+def test_a_shard_names_a_dim(dim):
+    with pytest.raises(SpmdTypeError, match="names no dim"):
         Shard(dim)
 
 

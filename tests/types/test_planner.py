@@ -154,7 +154,7 @@ def test_plans_are_alike_in_every_process():
 def test_a_plan_prints_its_steps_with_their_bytes():
     made = plan({"dp": S(0), "tp": P}, {"dp": R, "tp": S(1)}, {"dp": 2, "tp": 4})
     assert str(made).splitlines() == [
-        "{dp:S(0), tp:P} -> {dp:R, tp:S(1)}",
+        "[·@dp]{tp:P} -> [·, ·@tp]{dp:R}",
         "step            over  ranks  types      bytes",
         "reduce_scatter  tp    4      P -> S(1)  0.75 x",
         "all_gather      dp    2      S(0) -> R  0.25 x",
