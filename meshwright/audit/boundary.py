@@ -19,7 +19,7 @@ from meshwright.comm.declare import assert_type
 from meshwright.core.contract import Contract
 from meshwright.core.sharding import ShardingConfig
 from meshwright.core.tree import Unlike, map_tree
-from meshwright.errors import Problem, SpmdTypeError
+from meshwright.errors import MeshwrightError, Problem, SpmdTypeError
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
@@ -48,6 +48,7 @@ class Boundary:
         self.config: ShardingConfig = getattr(config, "sharding_config", None) or ShardingConfig()
         self.is_leaf = not list(module.children())
         self.number = -1
+        self.held: dict[str, Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         audit, call = self.audit, Call(self.module, args, kwargs)
@@ -56,8 +57,8 @@ class Boundary:
             for name, change in self.contract.inputs.items():
                 if isinstance(call[name], Tensor):
                     call[name] = self._arrived(name, change, call)
-            held = {name: self._state(name, change) for name, change in self.contract.states.items()}
-        result = self._computed(call, held)
+            self.held = self._in_compute()
+        result = self._computed(call)
         with audit.aside():
             return self._handed_on(result, call)
 
@@ -90,28 +91,28 @@ class Boundary:
         steps = self.audit.carries(change)
         return self.audit.states(steps(x), change.dst) if steps else x
 
-    def _state(self, name: str, change: Transition) -> Tensor | None:
-        """The state in compute, where that is not how it is at rest."""
-        steps = self.audit.carries(change)
-        state = getattr(self.module, name)
-        return steps(state) if steps and state is not None else None
+    def _in_compute(self) -> dict[str, Tensor]:
+        """The states that are not in compute as they are at rest."""
+        crossing = {name: self.audit.carries(change) for name, change in self.contract.states.items()}
+        return {name: steps(getattr(self.module, name)) for name, steps in crossing.items() if steps}
 
-    def _computed(self, call: Call, held: Mapping[str, Tensor | None]) -> Any:
+    def _computed(self, call: Call) -> Any:
         """What forward returns; `_UNKNOWN` where something is wrong with it."""
         if self.is_leaf and self.path in self.audit.unjudged:
             return _UNKNOWN
         self.audit.at.append(self)
         self.audit.calls.append(call)
         try:
-            in_compute = {name: state for name, state in held.items() if state is not None}
             region = nullcontext() if self.config.local_map is None else no_typecheck()  # declared, not judged
-            with self.holding(in_compute), self.audit.meter.at(self.path), region:
+            with self.holding(self.held), self.audit.meter.at(self.path), region:
                 return call.run()
         except Lost:
             return _UNKNOWN
         except SpmdTypeError as error:
             blame.forward(self, call, error)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except MeshwrightError:
+            raise
+        except Exception as error:
             at = f"{self.path}.forward: {where.of_error(error)}"
             self.audit.tell(
                 Problem(where=at, what=f"forward fails on a rank's shapes: {type(error).__name__}: {error}")
@@ -159,7 +160,7 @@ class Boundary:
         if self.contract.outputs is not None:
             return map_tree(
                 lambda change, seen: (
-                    None if seen is None or change is None else self.hands_on(change, self.empty(seen, change.dst))
+                    None if seen is None or change is None else self.hands_on(self.empty(seen, change.dst))
                 ),
                 self.contract.outputs,
                 self.passed.outputs,
@@ -178,14 +179,14 @@ class Boundary:
             value = self.audit.states(value, change.src)
             self._demand_shape(value, seen, change.src, "out_src_shardings")
         except SpmdTypeError as error:
-            return self.hands_on(change, blame.output(self, change, seen, value, call, error))
+            return self.hands_on(blame.output(self, change, seen, value, call, error))
         except Misshapen as error:
             self.audit.tell(error.problem)
-            return self.hands_on(change, self.empty(seen, change.dst))
+            return self.hands_on(self.empty(seen, change.dst))
         steps = self.audit.carries(change)
-        return self.hands_on(change, self.audit.states(steps(value), change.dst) if steps else value)
+        return self.hands_on(self.audit.states(steps(value), change.dst) if steps else value)
 
-    def hands_on(self, change: Transition, value: Tensor) -> Tensor:
+    def hands_on(self, value: Tensor) -> Tensor:
         """Note where a tensor comes from."""
         raw = self.config.out_dst_shardings or self.config.out_src_shardings
         if isinstance(raw, SpmdLayout):

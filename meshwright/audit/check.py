@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from meshwright.audit.condense import Condensed, condensed
+from torch import nn
+
+from meshwright.audit.condense import BLOCK, Condensed, condensed
 from meshwright.audit.report import Report, folded
 from meshwright.audit.step import RankStep
 from meshwright.audit.storage import Stored, numbers, storage, sums
@@ -98,8 +100,26 @@ def _types(
             ]
             report.traffic = folded(replace(row, module=at) for row in rows for at in step.condensed.places(row.module))
     report.judged, report.typed = tuple(ranks), all(finished)
-    order = {path_of(*named): place for place, named in enumerate(whole.model.named_modules())}
-    return sorted(found, key=lambda problem: order.get(_module(problem), len(order)))
+    return sorted(found, key=_by_module(whole.model))
+
+
+def _by_module(model: nn.Module) -> Callable[[Problem], tuple[int, int, int]]:
+    """A key that sorts problems as the modules of the run stand, blocks by their number."""
+    tops = {name: place for place, (name, _) in enumerate(model.named_children())}
+    inner: dict[str, int] = {}
+    for place, named in enumerate(model.named_modules()):
+        inner.setdefault(BLOCK.sub("", path_of(*named)), place)
+
+    def key(problem: Problem) -> tuple[int, int, int]:
+        path = _module(problem)
+        number = BLOCK.match(path)
+        return (
+            tops.get(path.partition(".")[0], len(tops)),
+            int(number[1]) if number else -1,
+            inner.get(BLOCK.sub("", path), len(inner)),
+        )
+
+    return key
 
 
 def _module(problem: Problem) -> str:

@@ -19,7 +19,8 @@ from meshwright.train.assemble import declared
 from meshwright.train.config import TrainConfig
 from meshwright.train.loss import CrossEntropy
 
-_BLOCK: Final = re.compile(r"^blocks\.(\d+)")
+BLOCK: Final = re.compile(r"^blocks\.(\d+)")
+"""The beginning of a path inside a block, with its number."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Condensed:
 
     def places(self, path: str) -> list[str]:
         """The paths in the run of what is `path` here; `path` may go on with a field or a line."""
-        found = _BLOCK.match(path)
+        found = BLOCK.match(path)
         if found is None:
             return [path]
         return [f"blocks.{number}{path[found.end() :]}" for number in self.stands_for[int(found[1])]]

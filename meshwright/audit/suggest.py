@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from meshwright.audit.boundary import Boundary
     from meshwright.backends.declared import Declared
 
-FAILS = (SpmdTypeError, RuntimeError, ValueError, TypeError, IndexError)
-"""What a trial may raise."""
-
 
 class Suggestion(NamedTuple):
     """field: of the declaration; declared: what stands there; fix: what would be right."""
@@ -113,21 +110,20 @@ def _computes(boundary: Boundary, call: Call, name: str, raw: SpmdLayout) -> boo
             return False
         local = audit.on(layout).local_shape(shape, audit.stated.degree, audit.stated.index)
         trial = torch.empty(local, dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
-    with audit.aside(), boundary.holding({name: trial}):
-        audit.states(trial, layout)
-        return _right(boundary, call)
+    with audit.aside():
+        return _right(boundary, call, {name: audit.states(trial, layout)})
 
 
-def _right(boundary: Boundary, call: Call) -> bool:
-    """Whether forward computes what is declared."""
+def _right(boundary: Boundary, call: Call, states: Mapping[str, Tensor] | None = None) -> bool:
+    """Whether forward computes what is declared, with `states` in place of its own."""
     declared, seen = boundary.contract.outputs, boundary.passed.outputs
     if not isinstance(declared, Transition):
         return False
     audit = boundary.audit
     try:
-        with audit.aside():
+        with audit.aside(), boundary.holding({**boundary.held, **(states or {})}):
             result = audit.states(call.run(), declared.src)
-    except FAILS:
+    except Exception:  # whatever it is, this is no layout with which forward runs
         return False
     return tuple(result.shape) == seen.part(audit.on(declared.src), audit.stated)
 

@@ -7,7 +7,7 @@ stated on axes of which none is a part of another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import AbstractContextManager
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from meshwright.backends.erased import Erased
 from meshwright.backends.storage import Storage
 from meshwright.comm.declare import assert_type
 from meshwright.comm.grid import Axes, ParallelismDims
-from meshwright.comm.scope import View
+from meshwright.comm.scope import View, set_current_mesh
 from meshwright.core.boundary import Crossing
 from meshwright.types.axes import CP, DP, TP, TP_COPY, TP_KV
 from meshwright.types.kinds import SpmdType
@@ -73,7 +73,5 @@ class Declared(Erased):
 
         return crossing
 
-    def scope(self) -> Any:
-        from meshwright.comm.scope import set_current_mesh
-
+    def scope(self) -> AbstractContextManager[View]:
         return set_current_mesh(self.stated)

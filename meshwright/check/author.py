@@ -138,7 +138,7 @@ def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = Non
                 return function(*args, **kwargs)
             if in_types is not Infer:
                 _state_each(args, in_types, "argument", function)
-                _demand_gradients(in_types, in_grad_types, function)
+                _demand_gradients(args, in_types, in_grad_types, function)
             with local():
                 result = function(*args, **kwargs)
             return _state_each(result, out_types, "result", function)
@@ -196,17 +196,18 @@ def _mismatch(function: Callable[..., Any], what: str) -> Problem:
     )
 
 
-def _demand_gradients(in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> None:
-    if in_grad_types is None:
-        return
+def _demand_gradients(args: Any, in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> None:
+    """What is declared of a gradient is the dual of the argument's type; where R meets what differs it is declared."""
     types, shape = tree_flatten(in_types, is_leaf=_leaf)
+    values = shape.flatten_up_to(args) if len(types) != 1 or not _leaf(in_types) else [args[0]]
+    layouts = [None if kind is None else SpmdLayout(_layout(kind)) for kind in types]
+    if in_grad_types is None:
+        _demand_declared(values, layouts, function)
+        return
     grads = shape.flatten_up_to(in_grad_types) if len(types) != 1 or not _leaf(in_types) else [in_grad_types]
-    for place, (kind, grad) in enumerate(zip(types, grads, strict=True)):
-        if kind is None or grad is None:
-            continue
-        layout = SpmdLayout(kind.layout() if isinstance(kind, PartitionSpec) else kind)
-        for axis, stated in grad.items():
-            if axis in layout and stated is not layout[axis].dual:
+    for place, (layout, grad) in enumerate(zip(layouts, grads, strict=True)):
+        for axis, stated in (grad or {}).items():
+            if layout is not None and axis in layout and stated is not layout[axis].dual:
                 raise SpmdTypeError(
                     Problem(
                         where=f"{source.line()}, argument {place} of {function.__name__}",
@@ -214,6 +215,29 @@ def _demand_gradients(in_types: Any, in_grad_types: Any, function: Callable[...,
                         why=f"the gradient of {layout[axis]!r} is {layout[axis].dual!r}",
                         fix=f"in_grad_types with {layout[axis].dual!r} on {axis!r}; or enter the region as "
                         f"{stated.dual!r}: {change('x', axis, layout[axis], stated.dual)}",
+                        code=Code.REGION,
+                    )
+                )
+
+
+def _layout(kind: Any) -> Types:
+    return kind.layout() if isinstance(kind, PartitionSpec) else cast(Types, kind)
+
+
+def _demand_declared(values: Any, layouts: list[SpmdLayout | None], function: Callable[..., Any]) -> None:
+    for place, (value, layout) in enumerate(zip(values, layouts, strict=True)):
+        if layout is None or not value.requires_grad:
+            continue
+        for axis, kind in layout.items():
+            others = [other[axis] for other in layouts if other is not None and axis in other]
+            differs = [other for other in others if other is V or isinstance(other, Shard)]
+            if kind is R and differs:
+                raise SpmdTypeError(
+                    Problem(
+                        where=f"{source.line()}, argument {place} of {function.__name__}",
+                        what=f"it is R on axis {axis!r} and meets {differs[0]!r} in a region that declares no gradient",
+                        why=f"R meets {differs[0]!r}: the gradient is P, each rank's own part; there is no default",
+                        fix=f"in_grad_types with {{{axis!r}: P}} for argument {place}",
                         code=Code.REGION,
                     )
                 )

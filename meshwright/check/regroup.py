@@ -53,8 +53,6 @@ def _regrouped(
         mine: list[Factor] = []
         if wanted == 1:
             _take_one(rest, mine, shape, place, sizes)
-            found.append(mine or [Factor(1, (), 1)])
-            continue
         left = wanted
         while left > 1:
             factor = rest.pop(0) if rest else Factor(1, (), 0)
@@ -70,9 +68,9 @@ def _regrouped(
                 left = 1
             else:
                 raise Unfit(factor, left)
-        while rest and rest[0].local == 1 and _belongs_here(rest, shape[place + 1 :], starts):
+        while mine and rest and rest[0].local == 1 and _belongs_here(rest, shape[place + 1 :], starts):
             mine.append(rest.pop(0))
-        found.append(mine)
+        found.append(mine or [Factor(1, (), 1)])
     if rest:
         found[-1] += rest
     return found

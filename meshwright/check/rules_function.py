@@ -75,7 +75,8 @@ def _judged(
         raise _named(cls, _undeclared(cls))
     inputs = [x for x in args if isinstance(x, Tensor)]
     before = [check.operand(x) for x in inputs]
-    with local():
+    traffic = _Communication()
+    with local(), traffic:
         outputs = original(cls, *args, **kwargs)
     results = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
     computed = [read(x).layout for x in results]
@@ -86,7 +87,7 @@ def _judged(
         write(x, typed(stated))
     key = cls, tuple((each.tag, each.shape) for each in before), tuple(declared)
     if key not in _proven and any(x.requires_grad for x in results):
-        _prove(check, cls, args, results, declared)
+        _prove(check, cls, args, results, declared, alone=not traffic.seen)
         _proven.add(key)
     return outputs
 
@@ -179,7 +180,12 @@ class _Ctx:
 
 
 def _prove(
-    check: TypeCheck, cls: Any, args: tuple[Any, ...], results: Sequence[Tensor], declared: Sequence[SpmdLayout]
+    check: TypeCheck,
+    cls: Any,
+    args: tuple[Any, ...],
+    results: Sequence[Tensor],
+    declared: Sequence[SpmdLayout],
+    alone: bool,
 ) -> None:
     """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones."""
     ctx = next(x.grad_fn for x in results if x.grad_fn is not None)
@@ -203,7 +209,7 @@ def _prove(
             check.report.trust(
                 check.report.claims, Trusted(line(), f"the gradient of {name} that {cls.__name__} returns")
             )
-    if not counter.seen and cls not in _unproven:
+    if alone and not counter.seen and cls not in _unproven:
         _demand_adjoint(cls, args, results)
 
 

@@ -156,7 +156,7 @@ def _viewed(input: Operand, sizes: Sequence[int]) -> Result:
     if shape is None:
         if not input.layout.sharded and math.prod(input.shape) == 0:
             return moved("view", input, {}, tuple(sizes))
-        raise _not_divided(input, range(len(input.shape)), sizes)
+        raise _not_divided(input, *_unequal(input.shape, sizes))
     if 0 in input.shape:
         if input.layout.sharded:
             raise TypeError("a view of nothing")
@@ -195,6 +195,16 @@ def _regrouped(
                     cut=axis,
                 )
     return found
+
+
+def _unequal(shape: Shape, sizes: Sequence[int]) -> tuple[range, Sequence[int]]:
+    """The dims, and the sizes that are wanted of them, between those that stay as they are at both ends."""
+    start, end = 0, 0
+    while start < min(len(shape), len(sizes)) - 1 and shape[start] == sizes[start]:
+        start += 1
+    while end < min(len(shape), len(sizes)) - start - 1 and shape[-1 - end] == sizes[-1 - end]:
+        end += 1
+    return range(start, len(shape) - end), sizes[start : len(sizes) - end]
 
 
 def _not_divided(input: Operand, dims: Sequence[int], sizes: Sequence[int]) -> Refused:

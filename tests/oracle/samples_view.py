@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tests.oracle.sample import Sample, cplx, mask, of_list, places, sample
+from tests.oracle.sample import Sample, cplx, mask, of_list, places, real, sample
 
 X, Z, SQ = (12, 12), (4, 12, 6), (6, 12, 12)
 
@@ -137,6 +137,7 @@ VIEW: list[Sample] = [
     sample("index_put", lambda x, i, y: x.index_put((i,), y, accumulate=True), X, places(12, 6), (6, 12)),
     sample("index_put", lambda x, i, j, y: x.index_put((i, j), y), X, places(12, 6), places(12, 6), (6,)),
     sample("masked_select", torch.masked_select, X, mask(*X), mixed=False),
+    sample("masked_select", torch.masked_select, real(*X, wants=False), mask(*X), mixed=False),
     sample("masked_scatter", torch.masked_scatter, X, mask(*X), (144,)),
     sample("select_scatter", lambda x, y: x.select_scatter(y, 1, 2), X, (12,)),
     sample("slice_scatter", lambda x, y: x.slice_scatter(y, 1, 2, 5), X, (12, 3)),

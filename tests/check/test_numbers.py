@@ -1,0 +1,110 @@
+"""Python numbers that one device would not have."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import meshwright.spmd as spmd
+from meshwright.codes import Code
+from meshwright.comm.number import Origin, Real, Source, Whole
+from tests.check.programs_alone import accepted, given, refused
+
+R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
+
+
+def by(number):
+    return lambda: given(R, 4) * number(given(S(0), 4, 2))
+
+
+LOCAL = {
+    "shape": by(lambda x: x.shape[0]),
+    "size": by(lambda x: x.size(0)),
+    "size of all": by(lambda x: x.size()[0]),
+    "numel": by(lambda x: x.numel()),
+    "a quotient": by(lambda x: 1 / x.shape[0]),
+    "a product": by(lambda x: 2 * x.shape[0] + 1),
+    "a power": by(lambda x: x.shape[0] ** -0.5),
+    "a mean by hand": lambda: (lambda x: x.sum() / x.shape[0])(given(S(0), 4, 2)),
+    "a factor of a sum": lambda: torch.mul(given(P, 3), given(S(1), 2, 4).shape[1]),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_local_length_is_no_value(name):
+    problem = refused(LOCAL[name], Code.LENGTH)
+    assert "'tp'" in problem.what
+    assert "spmd.size(x, " in problem.fix
+
+
+SHAPES = {
+    "a view": lambda: (lambda x: x.view(x.shape[0], -1))(given(S(0), 4, 2)),
+    "a dim that is whole": lambda: (lambda x: x * x.shape[-1] ** -0.5)(given(S(0), 4, 2)),
+    "the global length": lambda: (lambda x: x.sum() / spmd.size(x, 0))(given(S(0), 4, 2)),
+    "zeros": lambda: (lambda x: x + torch.zeros(x.shape))(given(S(0), 4, 2)),
+    "unpacked": lambda: (lambda x: x.reshape(*x.shape[:1], 2, 1))(given(S(0), 4, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_length_is_used_in_shapes(name):
+    assert accepted(SHAPES[name]) in ({"tp": S(0)}, {"tp": P})
+
+
+def test_the_global_length():
+    assert accepted(lambda: spmd.size(given(S(0), 4, 2), 0)) == 8
+    assert accepted(lambda: spmd.size(given(S(0), 4, 2, dp=S(0)), -2)) == 16
+    assert spmd.size(torch.ones(3, 2), 0) == 3
+
+
+def test_a_ranks_place_on_an_axis_is_a_list():
+    assert accepted(lambda: given(R, 4) * spmd.axis_index("tp")) == {"tp": V}
+    assert accepted(lambda: torch.full((2,), spmd.axis_index("tp"))) == {"tp": V}
+    refused(lambda: given(P, 4) * spmd.axis_index("tp"), Code.PARTIAL_PRODUCT)
+    refused(lambda: given(I, 4) + spmd.axis_index("tp"), Code.INVARIANT_MEETS)
+
+
+def test_the_rank_in_the_world_is_no_value():
+    rank = Whole(1, Origin(Source.RANK, frozenset({"tp"}), "the rank"))
+    assert "another number on every rank" in refused(lambda: given(R, 4) * rank, Code.RANK).what
+
+
+def test_numbers_remember_through_arithmetic():
+    n = Whole(3, Origin(Source.LENGTH, frozenset({"tp"}), "x.shape[0]"))
+    assert (n + 1, n * 2, 2**n, n // 2, n % 2, -n, 7 - n) == (4, 6, 8, 1, 1, -3, 4)
+    assert all(isinstance(each, Whole) for each in (n + 1, 2 * n, n // 2, -n, n**2, 1 + n))
+    assert all(isinstance(each, Real) for each in (n / 2, 1 / n, n * 0.5, n**-1))
+    assert type(pickle.loads(pickle.dumps(n))) is int
+    assert n == 3
+    assert hash(n) == hash(3)
+
+
+def seeded(seed):
+    def program():
+        torch.manual_seed(seed())
+        return F.dropout(given(R, 8))
+
+    return program
+
+
+def test_dropout_draws_the_same_on_every_rank_or_is_refused():
+    assert accepted(seeded(lambda: 5)) == {"tp": R}
+    problem = refused(seeded(lambda: 5 + spmd.axis_index("tp")), Code.GENERATOR)
+    assert "'tp'" in problem.what
+
+
+def test_what_is_sharded_may_have_random_numbers_of_its_own():
+    def program():
+        torch.manual_seed(spmd.axis_index("tp"))
+        return F.dropout(given(S(0), 8))
+
+    assert accepted(program) == {"tp": S(0)}
+
+
+def test_dropout_is_linear_and_other_random_values_are_not():
+    assert accepted(lambda: F.dropout(given(P, 8))) == {"tp": P}
+    refused(lambda: torch.bernoulli(given(P, 8, wants=False)), Code.NOT_LINEAR)
+    assert accepted(lambda: F.dropout(given(P, 8), training=False)) == {"tp": P}
