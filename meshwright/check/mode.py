@@ -142,7 +142,8 @@ class TypeCheck(TorchFunctionMode):
         if named:
             if kwargs.get("inplace"):
                 rule, target, named["inplace"] = Pure(rule.name, rule.infer, writes=True), args[0], False
-            elif named.pop("out", None) is not None:
+            elif "out" in named:
+                del named["out"]
                 target = kwargs["out"]
         if target is not None:
             self._demand_unshared(rule.name, target)
@@ -390,7 +391,7 @@ def varying(operand: Operand, axis: str) -> SpmdLayout:
 def _inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     try:
         return rule.infer(*given, **named)
-    except (TypeError, ValueError, IndexError) as error:
+    except _UNKNOWN_FORM as error:
         if not any(name in _ALSO for name in named):
             raise no_rule(f"this form of {rule.name} ({error})") from None
     renamed = {_ALSO.get(name, name): value for name, value in named.items()}
@@ -398,9 +399,12 @@ def _inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> A
         if "input" in renamed and "input" not in named:
             return rule.infer(renamed.pop("input"), *given, **renamed)
         return rule.infer(*given, **renamed)
-    except (TypeError, ValueError, IndexError) as error:
+    except _UNKNOWN_FORM as error:
         raise no_rule(f"this form of {rule.name} ({error})") from None
 
+
+_UNKNOWN_FORM: Final = (TypeError, ValueError, IndexError, AttributeError, KeyError)
+"""What a rule raises where the arguments are not those it knows."""
 
 _ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
 """Other names that torch takes for an argument."""

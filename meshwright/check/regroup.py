@@ -102,6 +102,8 @@ def _belongs_here(rest: Sequence[Factor], following: Sequence[int], starts: set[
         return True
     if following[0] == 1:
         return False
+    if id(rest[0]) not in starts:
+        return True  # it came with what is there
     behind = rest[_run(rest) :]
     return bool(behind) and id(behind[0]) in starts and behind[0].local == following[0]
 

@@ -1,11 +1,13 @@
 """Collectives of `torch.distributed` that are not ours: typed where no gradient is lost, and refused where one is.
 
-In place, functional or through a process group, an all_reduce is an all_reduce. Autograd does not see them: on a
-tensor that wants a gradient they are refused, and the differentiable one is named.
+In place, functional or through a process group, an all_reduce is an all_reduce. Of the functional ones torch has the
+gradients, which are those of ours; the others autograd does not see: on a tensor that wants a gradient they are
+refused, and the differentiable one is named.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -193,7 +195,9 @@ def _axis(check: TypeCheck, group: Any) -> str:
     )
 
 
-def _after(check: TypeCheck, what: str, axis: str, inputs: list[Tensor], op: Any = "sum") -> SpmdLayout | None:
+def _after(
+    check: TypeCheck, what: str, axis: str, inputs: list[Tensor], op: Any = "sum", *, differentiable: bool = False
+) -> SpmdLayout | None:
     """The layout of what a raw collective returns.
 
     Errors: `Refused` where it would lose a gradient, or does not fit the type.
@@ -202,7 +206,7 @@ def _after(check: TypeCheck, what: str, axis: str, inputs: list[Tensor], op: Any
     ours = raw.ours.format(axis=axis)
     layout: SpmdLayout | None = None
     for x in inputs:
-        if x.requires_grad and torch.is_grad_enabled():
+        if x.requires_grad and torch.is_grad_enabled() and not differentiable:
             raise Refused(
                 f"{what} of torch.distributed over axis {axis!r} takes a tensor that wants a gradient",
                 "autograd does not see it: the gradient would be lost, or would not be reduced",
@@ -244,7 +248,7 @@ def _functional(what: str, group_at: int) -> Callable[..., Any]:
         if not read(x).layout:
             return check.note_plain(func(*args, **kwargs), [check.operand(x)])
         op = args[1] if what in ("all_reduce", "reduce_scatter") else "sum"
-        layout = _after(check, what, _axis(check, args[group_at]), [x], op)
+        layout = _after(check, what, _axis(check, args[group_at]), [x], op, differentiable=what != "broadcast")
         exchanged()
         result = func(*args, **kwargs)
         if layout is not None:
@@ -272,3 +276,12 @@ def _waited(check: TypeCheck, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 FUNCTIONAL["wait_tensor"] = _waited
+
+
+@place(lambda: sys.modules.get("torch.distributed._functional_collectives"), "_maybe_wrap_tensor")
+def wrapped(original: Callable[..., Any], x: Tensor) -> Any:
+    """What waits for a functional collective when it is first used has the type of the result."""
+    made = original(x)
+    if active() is not None:
+        write(made, read(x))
+    return made

@@ -14,6 +14,7 @@ from meshwright.check.regroup import Unfit, regrouped, resolve
 from meshwright.check.rule import pure
 from meshwright.check.tag import typed
 from meshwright.codes import Code
+from meshwright.comm.number import Number
 from meshwright.types.kinds import R, S, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -183,6 +184,7 @@ def _regrouped(
             code=Code.DOES_NOT_DIVIDE,
             cut=axis,
         ) from None
+    _demand_meant(input, dims, found, sizes)
     for dim, before in enumerate(dims):
         for factor in before:
             if any(kind.sizes is not None for _, kind in factor.axes) and factor not in [f for d in found for f in d]:
@@ -195,6 +197,32 @@ def _regrouped(
                     cut=axis,
                 )
     return found
+
+
+def _demand_meant(
+    input: Operand, dims: Sequence[Sequence[Factor]], found: Sequence[Sequence[Factor]], sizes: Sequence[int]
+) -> None:
+    """Where one length is left open, the others are what they are on one device: the open dim takes what is cut.
+
+    Also a dim that stays as it was, or whose length comes of one that is cut.
+    """
+    if -1 not in sizes:
+        return
+    for wanted, factors in zip(sizes, found, strict=True):
+        cut = [factor for factor in factors if factor.cut]
+        if wanted == -1 or not cut or list(factors) in [list(dim) for dim in dims]:
+            continue
+        axis = cut[0].axes[0][0]
+        if isinstance(wanted, Number) and axis in wanted.origin.axes:
+            continue
+        raise Refused(
+            f"on axis {axis!r} input is {input.layout[axis]!r}, and in the view {tuple(sizes)} a rank's {wanted} would "
+            f"be its part of {math.prod(factor.length for factor in factors)}",
+            "lengths beside -1 are read as they are on one device, and the dim that is -1 takes what is cut",
+            f"-1 for the dim that is cut over {axis!r}; or all lengths as they are on a rank",
+            code=Code.DOES_NOT_DIVIDE,
+            cut=axis,
+        )
 
 
 def _unequal(shape: Shape, sizes: Sequence[int]) -> tuple[range, Sequence[int]]:

@@ -12,7 +12,7 @@ from tests.oracle.sample import Input, Sample
 _LENGTH: Final = 12
 _FACTORS: Final = (6, 2)
 
-BY_LENGTH: Final = frozenset({"view", "reshape", "flatten", "unflatten"})
+BY_LENGTH: Final = frozenset()
 """Samples of these name lengths on a rank: of a flattened dim they say no longer which factor is meant."""
 
 
