@@ -20,11 +20,12 @@ PACKAGE = ROOT / "meshwright"
 LONGEST = 500
 
 BELOW: Mapping[str, tuple[str, ...]] = {
-    "errors": (),
+    "codes": (),
+    "errors": ("codes",),
     "terminal": (),
-    "types": ("errors",),
-    "comm": ("types", "errors"),
-    "check": ("comm", "types", "errors", "version"),
+    "types": ("errors", "codes"),
+    "comm": ("types", "errors", "codes"),
+    "check": ("comm", "types", "errors", "codes", "version"),
     "spmd": ("check", "comm", "types", "errors"),
     "core": ("comm", "types", "errors"),
     "backends": ("core", "comm", "types", "errors"),
@@ -40,9 +41,13 @@ BELOW: Mapping[str, tuple[str, ...]] = {
 """Room -> the rooms that it may import from; its own goes without saying."""
 
 SPMD = """
-    CP DP DP_REPLICATE DP_SHARD EFSDP EP I P PP R S Shard SpmdLayout SpmdType SpmdTypeError Step TP TP_COPY TP_KV
-    Transition V all_gather all_reduce all_to_all assert_type axis_index axis_size convert current_mesh
-    is_type_checking layout_of no_typecheck plan redistribute reduce_scatter reinterpret set_current_mesh step typecheck
+    CP DP DP_REPLICATE DP_SHARD EFSDP EP I Infer MeshAxis P PP PartitionSpec Plan R Report S Shard SpmdLayout
+    SpmdType SpmdTypeError Step TP TP_COPY TP_KV Transition V View all_gather all_reduce all_to_all
+    assert_local_type assert_type assert_type_like axis_index axis_size check convert current_mesh
+    get_axis_local_type get_local_type get_partition_spec has_local_type invariant_to_replicate is_type_checking
+    layout_of local local_map merge_types mesh mutate_type no_typecheck plan redistribute reduce_scatter
+    register_autograd_function reinterpret reinterpret_mesh reinterpret_no_grad set_current_mesh shard show size
+    step typecheck unshard
 """
 
 

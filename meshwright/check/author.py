@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from meshwright.check import source
 from meshwright.check.context import active, local
-from meshwright.check.mode import patterns
+from meshwright.check.elsewhere import patterns
 from meshwright.check.operand import on_dims
 from meshwright.check.refusal import change
 from meshwright.check.tag import read, typed, write

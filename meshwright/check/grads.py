@@ -197,10 +197,10 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
                         code=Code.REDUCED,
                     )
                 )
-    for problem in problems:
-        check.report.add(problem)
     if problems and not check.collect:
         raise SpmdTypeError(problems)
+    for problem in problems:
+        check.report.add(problem)
 
 
 def _unreduced(x: Tensor) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -12,12 +11,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
-from meshwright.check.algebra import Result, demand_kept
+from meshwright.check.algebra import Result
+from meshwright.check.answer import inferred, is_zero, kept
+from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.operand import Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
-from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, Tag, is_stale, read, typed, write, written
+from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, ZERO, Tag, is_stale, read, typed, write, written
 from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
@@ -25,7 +26,6 @@ from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, Shard, V
 from meshwright.types.layout import SpmdLayout
-from meshwright.types.mesh_axis import reinterpreted
 
 
 class _Outcome(NamedTuple):
@@ -113,7 +113,7 @@ class TypeCheck(TorchFunctionMode):
         key = tag, x.shape, x.requires_grad and torch.is_grad_enabled(), x.dtype
         found = self._answers.operands.get(key)
         if found is None:
-            here = self._on_this_mesh(tag)
+            here = on_mesh(tag, self.mesh, self.axes, self.local)
             found = operand(here, tuple(x.shape), key[2], x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
         if found.known and is_stale(x):
@@ -137,7 +137,7 @@ class TypeCheck(TorchFunctionMode):
             if each.known:
                 break
         else:
-            return self.note_plain(func(*args, **kwargs), seen)
+            return self.note_plain(func(*args, **kwargs), seen, is_zero(rule, given, named, seen))
         target = args[0] if rule.writes else None
         if named:
             if kwargs.get("inplace"):
@@ -202,9 +202,13 @@ class TypeCheck(TorchFunctionMode):
             for outcome, part in zip(outcomes, result, strict=True):
                 self.note(outcome, part)
 
-    def note_plain(self, result: Any, seen: Sequence[Operand]) -> Any:
-        """Tag the result of a call on tensors without a type: constant if all of them are, else without a type."""
-        tag = CONSTANT if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
+    def note_plain(self, result: Any, seen: Sequence[Operand], zero: bool = False) -> Any:
+        """Tag the result of a call on tensors without a type: constant if all of them are, else without a type.
+
+        zero: it is zero everywhere.
+        """
+        constant = ZERO if zero else CONSTANT
+        tag = constant if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
                 write(tensor, tag)
@@ -232,7 +236,21 @@ class TypeCheck(TorchFunctionMode):
     def note_call(self, name: str, arguments: Sequence[Any]) -> None:
         """Add a call to the trace."""
         if self.trace is not None:
-            self.trace.append(Call(name, tuple(_static(arguments)), source.line()))
+            self.trace.append(Call(name, tuple(self._static(arguments)), source.line()))
+
+    def _static(self, value: Any) -> Iterator[Any]:
+        """What of the arguments is no tensor; of tensors the types and the shapes over all ranks."""
+        if isinstance(value, Tensor):
+            yield repr(self._shown(value))
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                yield from self._static(each)
+        elif isinstance(value, slice):
+            yield from self._static((value.start, value.stop, value.step))
+        elif isinstance(value, Number) and value.origin.source is not Source.RANK:
+            yield value.origin.text
+        else:
+            yield value
 
     def seed_varies(self, axes: frozenset[str]) -> None:
         """The generator was seeded, with another number on each rank of these axes."""
@@ -257,24 +275,10 @@ class TypeCheck(TorchFunctionMode):
         self._numbers.append(number)
         return number
 
-    def _on_this_mesh(self, tag: Tag) -> Tag:
-        """The tag, on the axes of the current mesh where it is on those of another one over the same ranks.
-
-        Errors: `SpmdTypeError` where the tensor has no one type on some axis here.
-        """
-        if all(axis in self.mesh for axis in tag.layout):
-            return tag
-        if tag.factors is not None:
-            raise _product_elsewhere(tag)
-        layout = tag.layout
-        if self.local:
-            layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in layout.items()})
-        return replace(tag, layout=reinterpreted(layout, self.axes, patterns(self.mesh)))
-
     def _enter(self, mesh: View) -> None:
         for axis, ranks in patterns(mesh).items():
             if self.axes.setdefault(axis, ranks) != ranks:
-                raise SpmdTypeError(_other_ranks(axis))
+                raise SpmdTypeError(other_ranks(axis))
         self.mesh = mesh
         self.degree = {axis: group.size for axis, group in mesh.items()}
         answers = _answers.get(mesh)
@@ -285,15 +289,15 @@ class TypeCheck(TorchFunctionMode):
     def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any) -> Any:
         while True:
             try:
-                results = _inferred(rule, given, named)
+                results = inferred(rule, given, named)
                 one = isinstance(results, Result)
                 each: Sequence[Result] = (results,) if one else results
                 if rule.writes:
                     targets: Sequence[Operand] = given[0] if isinstance(given[0], tuple) else given[:1]
-                    each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
+                    each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
                 elif target is not None:
                     targets = [self.operand(each) for each in _tensors(target)]
-                    each = [_written(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
+                    each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
             except Refused as refused:
                 if not self.forgets(refused):
                     raise
@@ -388,62 +392,6 @@ def varying(operand: Operand, axis: str) -> SpmdLayout:
     return SpmdLayout({name: V if name == axis else kind for name, kind in operand.layout.items()})
 
 
-def _inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    try:
-        return rule.infer(*given, **named)
-    except _UNKNOWN_FORM as error:
-        if not any(name in _ALSO for name in named):
-            raise no_rule(f"this form of {rule.name} ({error})") from None
-    renamed = {_ALSO.get(name, name): value for name, value in named.items()}
-    try:
-        if "input" in renamed and "input" not in named:
-            return rule.infer(renamed.pop("input"), *given, **renamed)
-        return rule.infer(*given, **renamed)
-    except _UNKNOWN_FORM as error:
-        raise no_rule(f"this form of {rule.name} ({error})") from None
-
-
-_UNKNOWN_FORM: Final = (TypeError, ValueError, IndexError, AttributeError, KeyError)
-"""What a rule raises where the arguments are not those it knows."""
-
-_ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
-"""Other names that torch takes for an argument."""
-
-
-def _written(op: str, target: Operand, result: Result) -> Result:
-    """What a tensor is after `result` was written into it.
-
-    Where no gradient flows R and I are not told apart: the tensor stays what it was.
-    """
-    demand_kept(op, target, result)
-    stays = not torch.is_grad_enabled() and target.tag.fresh is None
-    return Result(target.tag, target.whole) if stays else result
-
-
-def patterns(mesh: View) -> dict[str, MeshAxis]:
-    """Axis -> its ranks, of axes of which they are known."""
-    return {axis: each.mesh_axis for axis, each in mesh.items() if each.mesh_axis is not None}
-
-
-def _product_elsewhere(tag: Tag) -> Refused:
-    return Refused(
-        f"a tensor of {tag.layout} with a dim that is a product of factors is used under another mesh",
-        "which ranks hold which part of such a dim is only known on the axes that cut it",
-        "unflatten the dim before the mesh is switched",
-        code=Code.MESH,
-    )
-
-
-def _other_ranks(axis: str) -> Problem:
-    return Problem(
-        where=source.line(),
-        what=f"axis {axis!r} names other ranks in this mesh than in one that was current before",
-        why="the type of a tensor is on axes by name, and would be read as that of other ranks",
-        fix=f"another name for the axis in one of the meshes, {axis}_2 say",
-        code=Code.MESH,
-    )
-
-
 def _stale(x: Tensor) -> Refused:
     refused = Refused(
         "the memory of a tensor was written by a call that was not judged, since its type was noted",
@@ -454,21 +402,6 @@ def _stale(x: Tensor) -> Refused:
     tag = read(x)
     refused.operands = (Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, {}),)
     return refused
-
-
-def _static(value: Any) -> Iterator[Any]:
-    """What of the arguments is no tensor; of tensors that it is one, and their types."""
-    if isinstance(value, Tensor):
-        yield read(value).layout
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _static(each)
-    elif isinstance(value, slice):
-        yield from _static((value.start, value.stop, value.step))
-    elif isinstance(value, Number) and value.origin.source is not Source.RANK:
-        yield value.origin.text
-    else:
-        yield value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

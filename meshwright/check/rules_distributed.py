@@ -7,7 +7,6 @@ refused, and the differentiable one is named.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -278,10 +277,4 @@ def _waited(check: TypeCheck, func: Any, args: Any, kwargs: Any) -> Any:
 FUNCTIONAL["wait_tensor"] = _waited
 
 
-@place(lambda: sys.modules.get("torch.distributed._functional_collectives"), "_maybe_wrap_tensor")
-def wrapped(original: Callable[..., Any], x: Tensor) -> Any:
-    """What waits for a functional collective when it is first used has the type of the result."""
-    made = original(x)
-    if active() is not None:
-        write(made, read(x))
-    return made
+FUNCTIONAL["_wrap_tensor_autograd"] = _waited

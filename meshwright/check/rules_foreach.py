@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from meshwright.check.algebra import demand_kept
+from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused
-from meshwright.check.rule import INFER, RULES, Pure
+from meshwright.check.rule import INFER, RULES, Pure, special
+from meshwright.check.tag import typed, write, written
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
 
 _NAMES: Final = (
     "abs add addcdiv addcmul ceil clamp_max clamp_min copy cos div erf exp expm1 floor lerp lgamma log log10 log1p "
@@ -35,6 +41,27 @@ def _listwise(name: str) -> Callable[..., tuple[Any, ...]]:
         return tuple(results)
 
     return infer
+
+
+_STEP: Final = Formula.read("input, gradient: input + ~gradient")
+
+
+@special(*(getattr(torch, name) for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")))
+def fused(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A whole optimizer step: parameters and their states keep the parameters' types, which the gradients fit."""
+    parameters, gradients, *states = args
+    for number, (x, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        held, given = check.operand(x), check.operand(gradient)
+        if not held.known:
+            continue
+        demand_kept(func.__name__, held, _STEP.infer(func.__name__, (held, given), {}))
+        for state in (each[number] for each in states if len(each) > number):
+            if state.shape == x.shape and not check.operand(state).known:
+                write(state, typed(held.tag.layout, factors=held.tag.factors))
+    result = func(*args, **kwargs)
+    for each in (*parameters, *(state for several in states for state in several)):
+        written(each)
+    return result
 
 
 for _name in _NAMES.split():

@@ -110,9 +110,7 @@ def test_the_ranks_of_an_axis_are_laid_end_to_end_where_that_is_their_order(name
 
 
 def test_a_dim_in_factors_is_not_stated_to_be_cut_end_to_end():
-    refused(
-        lambda: spmd.assert_type(typed(S(1), 2, 4, 4, dp=S(0)).flatten(0, 1), {"tp": S(0)}), Code.OTHER_SHARDS
-    )
+    refused(lambda: spmd.assert_type(typed(S(1), 2, 4, 4, dp=S(0)).flatten(0, 1), {"tp": S(0)}), Code.OTHER_SHARDS)
     assert accepted(
         lambda: spmd.assert_type(typed(S(1), 1, 4, 4, dp=S(0)).flatten(0, 1), {"dp": S(0), "tp": S(0)})
     ) == {"dp": S(0), "tp": S(0)}

@@ -119,9 +119,10 @@ def test_what_every_rank_has_does_not_meet_what_differs_without_a_gradient_decla
     wrong = spmd.local_map(
         in_types=({"tp": R}, {"tp": S(0)}), out_types={"tp": S(1)}, in_grad_types=({"tp": R}, {"tp": S(0)})
     )
-    assert "its gradient is declared R" in refused(
-        lambda: wrong(expert)(given(R, 4, 3), given(S(0), 2, 3)), Code.REGION
-    ).what
+    assert (
+        "its gradient is declared R"
+        in refused(lambda: wrong(expert)(given(R, 4, 3), given(S(0), 2, 3)), Code.REGION).what
+    )
     right = spmd.local_map(
         in_types=({"tp": R}, {"tp": S(0)}), out_types={"tp": S(1)}, in_grad_types=({"tp": P}, {"tp": S(0)})
     )

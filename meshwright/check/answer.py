@@ -1,0 +1,61 @@
+"""What a pure rule answers to a call, in whatever words the call is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from meshwright.check.algebra import Result, demand_kept
+from meshwright.check.operand import Operand
+from meshwright.check.refusal import Refused, no_rule
+from meshwright.check.rule import Pure
+from meshwright.check.tag import ZERO
+
+
+def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The rule's results.
+
+    Errors: `Refused` where the types do not fit, and where the rule does not know this form of the call.
+    """
+    try:
+        return rule.infer(*given, **named)
+    except _UNKNOWN_FORM as error:
+        if not any(name in _ALSO for name in named):
+            raise no_rule(f"this form of {rule.name} ({error})") from None
+    renamed = {_ALSO.get(name, name): value for name, value in named.items()}
+    try:
+        if "input" in renamed and "input" not in named:
+            return rule.infer(renamed.pop("input"), *given, **renamed)
+        return rule.infer(*given, **renamed)
+    except _UNKNOWN_FORM as error:
+        raise no_rule(f"this form of {rule.name} ({error})") from None
+
+
+_UNKNOWN_FORM: Final = (TypeError, ValueError, IndexError, AttributeError, KeyError)
+"""What a rule raises where the arguments are not those it knows."""
+
+_ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
+"""Other names that torch takes for an argument."""
+
+
+def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: Sequence[Operand]) -> bool:
+    """Whether a call on tensors that are zero everywhere is, as a sum of products."""
+    if not any(each.tag is ZERO for each in seen):
+        return False
+    try:
+        result = rule.infer(*given, **named)
+    except (Refused, *_UNKNOWN_FORM):
+        return False
+    return isinstance(result, Result) and result.tag is ZERO
+
+
+def kept(op: str, target: Operand, result: Result) -> Result:
+    """What a tensor is after `result` was written into it.
+
+    Where no gradient flows R and I are not told apart: the tensor stays what it was.
+    """
+    demand_kept(op, target, result)
+    stays = not torch.is_grad_enabled() and target.tag.fresh is None
+    return Result(target.tag, target.whole) if stays else result
