@@ -68,3 +68,5 @@ class Code(Enum):
     """torch.compile runs while the checker is on"""
     PRECISION = "MW130"
     """the precision in which a collective is to run is not said, or cannot be"""
+    LAYOUT = "MW131"
+    """what is stated is no type, no layout, or contradicts itself"""

@@ -18,7 +18,7 @@ from meshwright.check.operand import Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
-from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, ZERO, Tag, is_stale, read, typed, write, written
+from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, ZERO, Fresh, Tag, is_stale, read, typed, write, written
 from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
@@ -263,11 +263,11 @@ class TypeCheck(TorchFunctionMode):
     def _number(self, number: Number, seen: list[Operand]) -> Any:
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
-            axes = [axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1]
-            tag = typed(SpmdLayout(dict.fromkeys(axes, V)))
-            key = tag, "number", type(number)
+            layout = SpmdLayout({axis: V for axis in number.origin.axes if self.degree.get(axis, 1) > 1})
+            key = layout, "number", type(number)
             found = self._answers.operands.get(key)
             if found is None:
+                tag = Tag(layout, Fresh.CONSTANT)  # the same on all ranks of every other axis
                 dtype = torch.int64 if isinstance(number, int) else torch.float32
                 found = self._answers.operands[key] = operand(tag, (), False, dtype, self.mesh, self.degree)
             seen.append(found)

@@ -26,7 +26,7 @@ _SAYING: Final = (
     "is_signed is_pinned is_same_size data_ptr untyped_storage get_device requires_grad_ retain_grad register_hook "
     "register_post_accumulate_grad_hook __repr__ __hash__ _is_view is_tensor is_storage result_type can_cast "
     "share_memory_ is_shared is_conj is_neg is_inference has_names pin_memory record_stream _set_grad_enabled "
-    "__reduce_ex__"
+    "__reduce_ex__ _has_compatible_shallow_copy_type"
 )
 
 

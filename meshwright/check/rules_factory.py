@@ -34,7 +34,8 @@ _RANDOM: Final = (
 
 def _makes(names: str, tag: Tag) -> None:
     def make(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-        held = read(args[0]) if args and isinstance(args[0], Tensor) and _fills(func) else UNKNOWN
+        filled = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
+        held = read(filled) if isinstance(filled, Tensor) and _fills(func) else UNKNOWN
         for axis, kind in held.layout.items():
             if axis in check.varying_seed and kind in (R, I, P):
                 raise varying_seed(axis, kind, func.__name__)

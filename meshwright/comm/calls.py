@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
 from meshwright.comm.options import Options, demand_back_dtype
 from meshwright.comm.scope import find, mesh_of
@@ -101,6 +102,7 @@ def planned(x: Tensor, src: Any, dst: Any, options: Options, expert_mode: bool) 
                     what=f"{name}={layout!r} without an axis",
                     why="a type is on one axis; without one, src and dst are layouts",
                     fix=f"redistribute(x, axis, src={src!r}, dst={dst!r}), or {{axis: type}} for both",
+                    code=Code.LAYOUT,
                 )
             )
     _demand_tensor(x, "redistribute")
@@ -134,6 +136,7 @@ def dealt(
                 what=f"rows are dealt out by number, and the types are {src!r} -> {dst!r}",
                 why="rows are along dim 0",
                 fix=f"all_to_all(x, {group.name!r}, src=S(0), dst=S(0), input_split_sizes=..., output_split_sizes=...)",
+                code=Code.NO_STEP,
             )
         )
     rows = x.shape[0] if x.dim() else 0
@@ -147,6 +150,7 @@ def dealt(
                     what=f"{name}={list(found)} for {rows} rows and {group.size} ranks",
                     why="each rank is sent a number of rows, and all rows are sent",
                     fix=f"{group.size} numbers" + ("" if total is None else f" that add up to {total}"),
+                    code=Code.DOES_NOT_DIVIDE,
                 )
             )
         sizes.append(found)
@@ -163,6 +167,7 @@ def along(axis: Axis, name: str, kind: SpmdType, dim: int | None) -> SpmdType:
                 what=f"{name}={dim} with {kind!r}",
                 why="S(i) says the dim itself, and dims are counted from the front",
                 fix=f"leave {name} out" + (f", or S({dim})" if dim >= 0 else ""),
+                code=Code.NO_STEP,
             )
         )
     return kind
@@ -182,6 +187,7 @@ def sized(axis: Axis, name: str, kind: SpmdType, sizes: Sequence[int] | None) ->
                 what=f"{name}={list(sizes)} with {kind!r}",
                 why="lengths are of a sharded dim, and are said once",
                 fix=f"S(dim) with {name}, or S(dim, {tuple(sizes)}) alone",
+                code=Code.NO_STEP,
             )
         )
     return Shard(kind.dim, tuple(sizes))
@@ -201,6 +207,7 @@ def demand_shard(axis: Axis, call: str, name: str, kind: object) -> None:
                 what=f"{call} with {name}={kind!r}",
                 why=f"{call} goes {'to' if name == 'dst' else 'from'} a shard",
                 fix=f"{name}=S(dim), or {'convert' if name == 'dst' else 'all_gather'}",
+                code=Code.NO_STEP,
             )
         )
 
@@ -213,6 +220,7 @@ def _demand_tensor(x: object, where: str) -> None:
                 what=f"{x!r} is no tensor",
                 why="types are of tensors; a number is the same on every rank",
                 fix="torch.tensor(...), or leave the call out",
+                code=Code.LAYOUT,
             )
         )
 
@@ -231,6 +239,7 @@ def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
                 what=f"{src!r} -> {dst!r} is no all_reduce: x is {src!r}, every rank holds the whole value already",
                 why="only in P is a sum over ranks pending; reducing again would count each value once a rank",
                 fix="leave the call out" if src is dst else f"leave the call out, or convert x: {src!r} -> {dst!r}",
+                code=Code.OTHER_TYPE,
             )
         )
     if src is dst or (found is not None and found is not op):
@@ -244,4 +253,5 @@ def _other_step(axis: str, src: SpmdType, dst: SpmdType, wanted: str, found: Op 
         what=f"{src!r} -> {dst!r} is no {wanted}: it takes {found.value if found else 'no step at all'}",
         why="source and destination fix the step",
         fix=f"{call}(x, {axis!r}, src={src!r}, dst={dst!r})" if found else "leave the call out",
+        code=Code.NO_STEP,
     )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from meshwright.codes import Code
 from meshwright.comm.scope import current_mesh, find
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import Shard, SpmdType
@@ -89,6 +90,7 @@ def stated_layout(types: Sequence[Stated], spec: PartitionSpec | None, dims: int
                     what=f"{bare!r} is meant for all axes, and no mesh is current",
                     why="a bare type is that of every axis of the current mesh that nothing else names",
                     fix=f"with set_current_mesh(...): around the call; or {{axis: {bare!r}}}",
+                    code=Code.MESH,
                 )
             )
         found = {**dict.fromkeys((axis for axis in mesh if axis not in found), bare), **found}
@@ -111,4 +113,5 @@ def _contradiction(where: str, one: SpmdType, other: SpmdType) -> Problem:
         what=f"it is stated to be {one!r} and {other!r}",
         why="a tensor has one type on each axis",
         fix=f"{one!r} or {other!r}",
+        code=Code.LAYOUT,
     )

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from meshwright.codes import Code
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import split_sizes
@@ -85,5 +86,6 @@ def demand_even(length: int, dim: int, parts: int, shape: tuple[int, ...], step:
                 what=f"{step}: dim {dim} of {shape} does not split evenly over {parts} ranks",
                 why="ranks hold different lengths only where the layout states them",
                 fix=f"S({dim}, sizes={split_sizes(length, parts)})" if alone else f"a length that {parts} divides",
+                code=Code.DOES_NOT_DIVIDE,
             )
         )

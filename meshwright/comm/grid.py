@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final
 
+from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.errors import ConfigError, Problem, nearest
 from meshwright.types.axes import CP, DP, DP_REPLICATE, DP_SHARD, EFSDP, EP, PP, TP, TP_COPY, TP_KV
@@ -205,4 +206,5 @@ def unknown_axis(axis: str, known: tuple[str, ...]) -> Problem:
         what=f"no such axis here{nearest(axis, known)}",
         why="axis names are looked up in the current mesh",
         fix=f"one of {', '.join(map(repr, known)) or 'none: enter a mesh with set_current_mesh(...)'}",
+        code=Code.MESH,
     )

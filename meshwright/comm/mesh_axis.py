@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 
 
@@ -33,6 +34,7 @@ class MeshAxis:
                         what=f"{size} ranks at a distance of {stride}",
                         why="an axis has one rank or more, each at its own place",
                         fix="MeshAxis.of(size, stride) with both from 1 on",
+                        code=Code.MESH,
                     )
                 )
             if size == 1:
@@ -74,6 +76,7 @@ class MeshAxis:
                         what=f"ranks {list(ranks)} are in no regular distance",
                         why="an axis is one dimension of a mesh of all ranks, or several flattened",
                         fix="the groups of a device mesh",
+                        code=Code.MESH,
                     )
                 )
             atoms.insert(0, (count, stride))

@@ -11,6 +11,7 @@ from functools import cache, partial
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.process_groups import ProcessGroup
 from meshwright.comm.shapes import Shapes, mesh
@@ -61,7 +62,13 @@ def _bare(group: dist.ProcessGroup, name: str) -> Transport:
 
 def _no_mesh(what: str, fix: str) -> SpmdTypeError:
     return SpmdTypeError(
-        Problem(where="set_current_mesh", what=f"{what} is no mesh", why="a mesh names axes over ranks", fix=fix)
+        Problem(
+            where="set_current_mesh",
+            what=f"{what} is no mesh",
+            why="a mesh names axes over ranks",
+            fix=fix,
+            code=Code.MESH,
+        )
     )
 
 
@@ -112,6 +119,7 @@ def _join(transports: Mapping[str, Transport], names: tuple[str, ...]) -> Transp
                 what="these axes have no group over all their ranks",
                 why="a step over several axes is one collective",
                 fix="axes that are all process groups, or all of one view",
+                code=Code.MESH,
             )
         )
     me = dist.get_rank()

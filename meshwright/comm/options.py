@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.transition import Op, Step
 
@@ -99,6 +100,7 @@ def dtypes(
                 what="async_op=True: a result that has not arrived",
                 why="every call returns a tensor that is there; a compiled graph overlaps collectives by itself",
                 fix="leave async_op out",
+                code=Code.NO_STEP,
             )
         )
     found = Options(
@@ -114,6 +116,7 @@ def dtypes(
                 what=f"backward_options has no {', '.join(map(repr, back))}",
                 why="the gradient has a dtype in which it is carried and one in which it comes back",
                 fix='backward_options={"op_dtype": torch.float32, "out_dtype": torch.float32}',
+                code=Code.PRECISION,
             )
         )
     return found
@@ -134,6 +137,7 @@ def demand_back_dtype(step: Step, options: Options, x: Tensor) -> None:
                 f"a {step.backward.op.value}, sums the gradients",
                 why="a sum over many ranks loses digits in low precision",
                 fix='backward_options={"op_dtype": torch.float32}',
+                code=Code.PRECISION,
             )
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from meshwright.codes import Code
 from meshwright.comm.meshes import Meshlike, bare, view_of
 from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.recompute import follow
@@ -102,6 +103,7 @@ def mesh_of(where: str) -> View:
                 what="no mesh is current",
                 why="axis names are looked up in the current mesh",
                 fix="with set_current_mesh(view): ... around the call",
+                code=Code.MESH,
             )
         )
     return view

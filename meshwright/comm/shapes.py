@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from meshwright.codes import Code
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.transport import Alone, Reduction, Transport
@@ -59,6 +60,7 @@ def mesh(*, rank: int = 0, **degree: int) -> View:
                 what=f"rank {rank} of {world} ranks",
                 why="ranks are counted from 0",
                 fix=f"rank = 0 to {world - 1}",
+                code=Code.MESH,
             )
         )
     return _shapes(axes, rank)

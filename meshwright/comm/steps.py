@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from meshwright.codes import Code
 from meshwright.comm.exchange import demand_even, exchange
 from meshwright.comm.options import PLAIN, Options, on_the_wire
 from meshwright.comm.transport import Transport
@@ -92,6 +93,7 @@ def _demanded_dims(step: Step, group: Transport) -> int:
                     what=f"{kind!r} states {len(kind.sizes)} lengths, and the axis has {group.size} ranks",
                     why="every rank has a length of its own",
                     fix=f"S({kind.dim}, sizes=...) with {group.size} lengths",
+                    code=Code.DOES_NOT_DIVIDE,
                 )
             )
     return max((kind.dim + 1 for kind in shards), default=0)
@@ -108,6 +110,7 @@ def _too_few_dims(step: Step, x: Tensor) -> Problem:
         what=f"{step}: a tensor of {x.dim()} dims {tuple(x.shape)} has no dim for {shard!r}",
         why="S(dim) counts the dims of the tensor from 0",
         fix=f"S(dim) with dim below {x.dim()}" if x.dim() else "R, I or P: a scalar has no dim to shard",
+        code=Code.SHAPE,
     )
 
 
@@ -289,6 +292,7 @@ def _checked(sizes: tuple[int, ...], x: Tensor, dim: int, step: Step) -> tuple[i
                 where=step.where,
                 what=f"{step}: sizes {sizes} add up to {sum(sizes)}, not to dim {dim} of {tuple(x.shape)}",
                 fix=f"S({dim}, sizes={split_sizes(x.shape[dim], len(sizes))})",
+                code=Code.DOES_NOT_DIVIDE,
             )
         )
     return sizes
@@ -301,6 +305,7 @@ def _held(x: Tensor, dim: int, sizes: tuple[int, ...] | None, group: Transport, 
                 where=step.where,
                 what=f"{step}: rank {group.index} holds {sizes[group.index]} of dim {dim}, not {x.shape[dim]}",
                 why="the layout states what each rank holds of an uneven dim",
+                code=Code.SHAPE,
             )
         )
     return x
@@ -313,6 +318,7 @@ def _counted(x: Tensor, group: Transport) -> Tensor:
                 where=f"axis {group.name!r}",
                 what=f"dim 0 of {tuple(x.shape)} is to hold one entry for each of {group.size} ranks",
                 why="V is the list of the ranks' tensors, stacked along dim 0 where it is whole",
+                code=Code.SHAPE,
             )
         )
     return x

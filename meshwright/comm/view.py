@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from meshwright.codes import Code
 from meshwright.comm.grid import unknown_axis
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.transport import Alone, Transport
@@ -103,6 +104,7 @@ def _apart(axes: tuple[str, ...]) -> Problem:
         what="this view has no group over these axes together",
         why="a step over several axes is one collective over all their ranks",
         fix="View(transports, join=...), or a view of ProcessGroups, shape_view or run_ranks",
+        code=Code.MESH,
     )
 
 
@@ -121,6 +123,7 @@ def mesh_axis(axis: MeshAxis | dist.ProcessGroup | DeviceMesh) -> MeshAxis:
                     what=f"a device mesh of {axis.ndim} dims is no axis",
                     why="a type is on one axis",
                     fix=f"mesh[{(axis.mesh_dim_names or ('name',))[0]!r}], one of its dims",
+                    code=Code.MESH,
                 )
             )
         axis = axis.get_group()
@@ -133,4 +136,5 @@ def _no_such_ranks(pattern: MeshAxis, known: Mapping[str, Transport]) -> Problem
         what=f"no axis of the current mesh joins the ranks of {pattern!r}",
         why="axes are looked up in the current mesh",
         fix=f"one of {', '.join(f'{name!r} {each.mesh_axis or each.size}' for name, each in known.items())}",
+        code=Code.MESH,
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 
 
@@ -40,7 +41,7 @@ class SpmdType:
 
 
 class Shard(SpmdType):
-    """`S(dim)`: the concatenation over the axis along tensor dim `dim`; S(-1) is the last dim of whatever it is said of.
+    """`S(dim)`: the concatenation over the axis along tensor dim `dim`; S(-1): along the last of what it is said of.
 
     `sizes` are the ranks' lengths along `dim` where they are not what an even split gives (`split_sizes`).
     """
@@ -52,12 +53,24 @@ class Shard(SpmdType):
 
     def __new__(cls, dim: int, sizes: tuple[int, ...] | None = None) -> Shard:
         if not isinstance(dim, int) or isinstance(dim, bool):
-            raise SpmdTypeError(Problem(where=f"S({dim!r})", what="it names no dim", fix="S(0), S(1), ..., S(-1)"))
+            raise SpmdTypeError(
+                Problem(
+                    where=f"S({dim!r})",
+                    what="it names no dim",
+                    fix="S(0), S(1), ..., S(-1)",
+                    code=Code.LAYOUT,
+                )
+            )
         if sizes is not None:
             sizes = tuple(sizes)
             if any(size < 0 for size in sizes):
                 raise SpmdTypeError(
-                    Problem(where=f"S({dim}, {sizes})", what="a shard of negative length", fix="lengths of 0 or more")
+                    Problem(
+                        where=f"S({dim}, {sizes})",
+                        what="a shard of negative length",
+                        fix="lengths of 0 or more",
+                        code=Code.LAYOUT,
+                    )
                 )
         found = cls._interned.get((dim, sizes))
         if found is None:

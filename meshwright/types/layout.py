@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import P, Shard, SpmdType, split_sizes
 
@@ -27,19 +28,28 @@ class SpmdLayout(Mapping[str, SpmdType]):
         if not isinstance(types, Mapping):
             raise SpmdTypeError(
                 Problem(
-                    where="layout", what=f"{types!r} is no layout", fix='{"dp": S(0), "tp": R}: a type for each axis'
+                    where="layout",
+                    what=f"{types!r} is no layout",
+                    fix='{"dp": S(0), "tp": R}: a type for each axis',
+                    code=Code.LAYOUT,
                 )
             )
         orders: dict[int, list[str]] = {}
         for axis, kind in types.items():
             if not isinstance(axis, str):
                 raise SpmdTypeError(
-                    Problem(where="layout", what=f"a layout maps axis names to types; got the axis {axis!r}")
+                    Problem(
+                        where="layout",
+                        what=f"a layout maps axis names to types; got the axis {axis!r}",
+                        code=Code.LAYOUT,
+                    )
                 )
             if not isinstance(kind, SpmdType):
                 raise SpmdTypeError(
                     Problem(
-                        where="layout", what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {kind!r}"
+                        where="layout",
+                        what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {kind!r}",
+                        code=Code.LAYOUT,
                     )
                 )
             if isinstance(kind, Shard):
@@ -50,6 +60,7 @@ class SpmdLayout(Mapping[str, SpmdType]):
                             what=f"{kind!r} on axis {axis!r} counts from the end",
                             why="a layout is of no tensor yet, and so has no last dim",
                             fix="the dim counted from the front: S(0), S(1), ...",
+                            code=Code.LAYOUT,
                         )
                     )
                 orders.setdefault(kind.dim, []).append(axis)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError, nearest
 from meshwright.types.kinds import Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
@@ -46,6 +47,7 @@ def reinterpreted(
                 what=f"no such axis here{nearest(unknown[0], tuple(src_axes))}",
                 why="a layout is on the axes of the mesh that it is reinterpreted from",
                 fix=f"one of {', '.join(map(repr, src_axes))}",
+                code=Code.MESH,
             )
         )
     sides = enumerate((src_axes, dst_axes))
@@ -149,5 +151,11 @@ def _ordered(
 
 def _refused(axis: str, what: str, why: str) -> SpmdTypeError:
     return SpmdTypeError(
-        Problem(where=f"axis {axis!r}", what=what, why=why, fix="redistribute to a layout that both meshes have, first")
+        Problem(
+            where=f"axis {axis!r}",
+            what=what,
+            why=why,
+            fix="redistribute to a layout that both meshes have, first",
+            code=Code.MESH,
+        )
     )

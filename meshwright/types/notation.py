@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn, TypeVar
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -67,6 +68,7 @@ def render(dtype: str, shape: Sequence[int], layout: SpmdLayout, factors: Sequen
                     fix=f"S(dim) with dim below {len(shape)}"
                     if shape
                     else "R, I, V or P: a scalar has no dim to shard",
+                    code=Code.SHAPE,
                 )
             )
     dims = (str(length) + _axes(layout, dim) for dim, length in enumerate(shape))
@@ -230,5 +232,6 @@ class _Reader:
                 what=f"{self.text!r} is no layout: {wanted} is expected at {self.text[self.place :]!r}",
                 why="a tensor is written dtype[length@axes, ...]{axis:type}, a layout alone [·@axes, ...]{axis:type}",
                 fix="f32[4@dp, 512@(cp,tp), 16]{ep:P}",
+                code=Code.LAYOUT,
             )
         )

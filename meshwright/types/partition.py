@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import S, Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
@@ -33,6 +34,7 @@ class PartitionSpec(tuple[Entry, ...]):
                         what=f"{entry!r} names no axes",
                         why="a dim is whole, or cut over one axis or several",
                         fix='None, "tp" or ("cp", "tp")',
+                        code=Code.LAYOUT,
                     )
                 )
             named += axes
@@ -44,6 +46,7 @@ class PartitionSpec(tuple[Entry, ...]):
                     what="it is named twice",
                     why="over an axis at most one dim is cut",
                     fix="name it for one dim",
+                    code=Code.LAYOUT,
                 )
             )
         return super().__new__(cls, entries)
@@ -74,6 +77,7 @@ class PartitionSpec(tuple[Entry, ...]):
                         what=f"{kind!r} beside {self}",
                         why="the spec says which axes cut a dim, and the others are R, I, V or P",
                         fix=f"leave {axis!r} out, or name it in the spec",
+                        code=Code.LAYOUT,
                     )
                 )
         return SpmdLayout({**cut, **(others or {})})
@@ -97,6 +101,7 @@ class PartitionSpec(tuple[Entry, ...]):
                         what=f"{kind!r} in a spec" + ("" if kind.sizes is not None else f" of {dims} dims"),
                         why="a spec says which axes cut each dim, and that they cut evenly",
                         fix=f"S({kind.dim})" if kind.sizes is not None else f"dims = {kind.dim + 1}",
+                        code=Code.LAYOUT,
                     )
                 )
         cuts = (layout.sharding(dim) for dim in range(count if dims is None else dims))

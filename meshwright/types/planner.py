@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -141,6 +142,7 @@ def _demand_same_axes(src: SpmdLayout, dst: SpmdLayout) -> None:
                 what=f"{src} -> {dst} names different axes",
                 why="a change of layout says for each axis where it comes from and where it goes",
                 fix=f"name {', '.join(sorted(set(src) ^ set(dst)))} on both sides or on neither",
+                code=Code.NO_STEP,
             )
         )
 
@@ -158,6 +160,7 @@ def _demand_dims_in_place(src: SpmdLayout, dst: SpmdLayout) -> None:
             what=f"{src[axis]!r} -> {dst[axis]!r} moves the dims of {src[other]!r} -> {dst[other]!r} on {other!r}",
             why="V is a list: where it becomes whole it is stacked along a new dim 0, and the other dims move",
             fix=f"redistribute(x, {axis!r}, src={src[axis]!r}, dst={dst[axis]!r}) on its own",
+            code=Code.NO_STEP,
         )
     )
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -188,6 +189,7 @@ def step(axis: str, src: SpmdType, dst: SpmdType, *, expert_mode: bool = False) 
                 what=f"{src!r} -> {dst!r} would move rows between ranks of one dim",
                 why="the sizes of a sharded dim stay as they were cut",
                 fix=f"go through the whole: {src!r} -> R, then R -> {dst!r}",
+                code=Code.NO_STEP,
             )
         )
     return Step((axis,), src, dst, CHANGES[key])
@@ -221,6 +223,7 @@ def claim(axis: str, src: SpmdType, dst: SpmdType, *, expert_mode: bool = False)
                 why="reinterpret keeps the local value, and its gradient must do so too: from V only to P, from R and "
                 "I to any of R, I, V, P",
                 fix=f"redistribute(x, {axis!r}, src={src!r}, dst={dst!r})" if key in CHANGES else "",
+                code=Code.NO_STEP,
             )
         )
     if key in EXPERT and not expert_mode:
@@ -237,12 +240,14 @@ def _refused(axis: str, src: SpmdType, dst: SpmdType, key: str) -> Problem:
             what=f"{src!r} -> {dst!r} is for experts only",
             why="the types cannot show that the ranks' gradients agree afterwards",
             fix=f"state that you know it: expert_mode=True; or one of {src!r} -> {', '.join(reachable)}",
+            code=Code.NO_STEP,
         )
     return Problem(
         where=f"axis {axis!r}",
         what=f"there is no step {src!r} -> {dst!r}",
         why="a sum over ranks is pending only in P" if "P" in key else "",
         fix=f"from {src!r} these can be reached: {', '.join(reachable)}",
+        code=Code.NO_STEP,
     )
 
 
@@ -256,5 +261,6 @@ def demand_types(axis: str, *kinds: object) -> None:
                     what=f"{kind!r} is no type",
                     why="a tensor has a type on each axis",
                     fix="one of R, I, V, P, S(dim)",
+                    code=Code.LAYOUT,
                 )
             )
