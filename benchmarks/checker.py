@@ -1,4 +1,4 @@
-"""What the checker adds to an op, beside `spmd-types` 0.3.1; and what is left of it when nobody checks.
+"""What the checker adds to an op, beside `spmd-types` 0.3.1; to a model; and what is left of it when nobody checks.
 
     python -m benchmarks.checker [--rounds 15]
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
+from benchmarks.checked_model import programs
 from meshwright.check import typecheck
 from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import mesh as shape_mesh
@@ -112,6 +113,18 @@ def added(rounds: int) -> Table:
     return table
 
 
+def model(rounds: int) -> Table:
+    """Forward and backward of the recipe `llama3_debug` on fake tensors."""
+    found = medians(programs(), rounds)
+    table = Table("unchecked", "checked", "ratio", "wanted", title="llama3_debug, dp 2 x tp 2, forward and backward")
+    table.add_row(
+        *(f"{found[name] * 1e3:.0f} ms" for name in ("unchecked", "checked")),
+        f"{found['checked'] / found['unchecked']:.3f}",
+        "under 2",
+    )
+    return table
+
+
 def erased(rounds: int) -> Table:
     """With nobody checking: `assert_type`, and a collective against the bare functional one."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
@@ -157,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     console = Console()
-    for measure in (added, erased):
+    for measure in (added, model, erased):
         console.print(measure(rounds))
     dist.destroy_process_group()
 

@@ -25,7 +25,7 @@ from meshwright.comm.collectives import (
 )
 from meshwright.comm.declare import assert_type, assert_type_like, merge_types
 from meshwright.comm.mesh_axis import MeshAxis
-from meshwright.comm.scope import axis_index, axis_size, current_mesh, set_current_mesh
+from meshwright.comm.scope import axis_index, axis_size, current_mesh, set_current_mesh, size
 from meshwright.comm.shapes import mesh
 from meshwright.comm.view import View
 from meshwright.errors import SpmdTypeError
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         reinterpret_mesh,
         reinterpret_no_grad,
         show,
-        size,
         typecheck,
     )
 
@@ -133,7 +132,7 @@ __all__ = [
 _OF_THE_CHECKER: Final = (
     *("Infer", "Report", "check", "get_axis_local_type", "get_local_type", "get_partition_spec", "has_local_type"),
     *("is_type_checking", "layout_of", "local", "local_map", "mutate_type", "no_typecheck"),
-    *("register_autograd_function", "reinterpret_mesh", "reinterpret_no_grad", "show", "size", "typecheck"),
+    *("register_autograd_function", "reinterpret_mesh", "reinterpret_no_grad", "show", "typecheck"),
 )
 
 

@@ -1,4 +1,4 @@
-"""A transformer block in Megatron style, with three mistakes that no shape and no loss shows.
+"""A transformer block in Megatron style, with three mistakes that no shape shows.
 
 python docs/examples/megatron_block.py          follow R, I, V and P
 python docs/examples/megatron_block.py --dims   follow also which dim is cut

@@ -51,7 +51,6 @@ from meshwright.check.author import (
     reinterpret_mesh,
     reinterpret_no_grad,
     show,
-    size,
 )
 from meshwright.check.context import is_type_checking, local, no_typecheck, typecheck
 from meshwright.check.replay import check
@@ -114,6 +113,5 @@ __all__ = [
     "reinterpret_mesh",
     "reinterpret_no_grad",
     "show",
-    "size",
     "typecheck",
 ]

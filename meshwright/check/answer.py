@@ -48,7 +48,8 @@ def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: 
         result = rule.infer(*given, **named)
     except (Refused, *_UNKNOWN_FORM):
         return False
-    return isinstance(result, Result) and result.tag is ZERO
+    each = (result,) if isinstance(result, Result) else result
+    return all(one.tag is ZERO for one in each)
 
 
 def kept(op: str, target: Operand, result: Result) -> Result:

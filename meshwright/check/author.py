@@ -19,6 +19,7 @@ from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
 from meshwright.comm.meshes import Meshlike, view_of
 from meshwright.comm.scope import find
+from meshwright.comm.view import Axis
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -48,12 +49,13 @@ def get_local_type(x: object) -> dict[str, SpmdType]:
     return {axis: V if isinstance(kind, Shard) else kind for axis, kind in layout_of(x).items()}
 
 
-def get_axis_local_type(x: Tensor, axis: str) -> SpmdType:
+def get_axis_local_type(x: Tensor, axis: Axis) -> SpmdType:
     """R, I, V or P on one axis.
 
     Errors: `SpmdTypeError` where nothing is known of `x` on it.
     """
     known = get_local_type(x)
+    axis = _name(axis)
     if axis not in known:
         raise SpmdTypeError(
             Problem(
@@ -65,6 +67,10 @@ def get_axis_local_type(x: Tensor, axis: str) -> SpmdType:
             )
         )
     return known[axis]
+
+
+def _name(axis: Axis) -> str:
+    return axis if isinstance(axis, str) else find(axis).name
 
 
 def get_partition_spec(x: Tensor) -> PartitionSpec | None:
@@ -86,7 +92,7 @@ def mutate_type(x: Tensor, axis: str | None = None, *, src: SpmdType | Types, ds
         return x
     tag = read(x)
     axes = (
-        [axis]
+        [_name(axis)]
         if axis is not None
         else list(dst if isinstance(dst, Mapping) else src if isinstance(src, Mapping) else tag.layout)
     )
@@ -243,15 +249,6 @@ def _demand_declared(values: Any, layouts: list[SpmdLayout | None], function: Ca
                 )
 
 
-def size(x: Tensor, dim: int) -> int:
-    """The length of a dim over all ranks; the local one where nothing is known of `x`."""
-    check = active()
-    at = dim % max(x.dim(), 1)
-    if check is None:
-        return x.shape[dim]
-    return check.operand(x).whole[at]
-
-
 def show(x: Tensor) -> str:
     """What is known of `x`, in the notation: `f32[(4@dp, 8@cp), 16]{tp:R}`.
 
@@ -299,7 +296,7 @@ def reinterpret_mesh(x: Tensor, type: Types | Meshlike, *, inplace: bool = False
     return result
 
 
-def reinterpret_no_grad(x: Tensor, axis: str, *, dst: SpmdType) -> Tensor:
+def reinterpret_no_grad(x: Tensor, axis: Axis, *, dst: SpmdType) -> Tensor:
     """R as I, or I as R, where no gradient flows and they are one; returns `x`.
 
     Errors: `SpmdTypeError` where `x` wants a gradient, or is neither.
@@ -307,6 +304,7 @@ def reinterpret_no_grad(x: Tensor, axis: str, *, dst: SpmdType) -> Tensor:
     check = active()
     if check is None:
         return x
+    axis = _name(axis)
     known = layout_of(x).get(axis)
     if x.requires_grad or known not in (R, I) or dst not in (R, I):
         raise SpmdTypeError(

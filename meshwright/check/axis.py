@@ -10,7 +10,7 @@ from meshwright.check import refusal
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.tag import Factors, Fresh
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
-from meshwright.comm.number import Number
+from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
@@ -52,7 +52,7 @@ class Part:
                 tag.factors,
                 given.degree,
             )
-        if isinstance(given, Number):
+        if isinstance(given, Number) and given.origin.source is not Source.SIZE:
             raise refusal.typed_number(given, term.name)
         fresh = Fresh.ZERO if given == 0 else Fresh.CONSTANT
         return Part(term.name, _NOTHING, fresh, frozenset(), False, (), ())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from meshwright.check import source
@@ -69,8 +71,27 @@ def checking(report: Report, **how: Any) -> Iterator[TypeCheck]:
         try:
             with check:
                 yield check
+        except SpmdTypeError as error:
+            raise _placed(error) from error.__cause__
         finally:
             _checking.check = None
+
+
+def _placed(error: SpmdTypeError) -> SpmdTypeError:
+    """The error with the user's line where a problem has none: calls of the wrong types fail before anybody judges."""
+    line = source.line_of(error.__traceback__)
+    if not line or all(_LINE.search(problem.where) for problem in error.problems):
+        return error
+    placed = [
+        problem
+        if _LINE.search(problem.where)
+        else replace(problem, where=", ".join(filter(None, (line, problem.where))))
+        for problem in error.problems
+    ]
+    return SpmdTypeError(placed).with_traceback(error.__traceback__)
+
+
+_LINE: Final = re.compile(r"\.py:\d+|<\w+>:\d+")
 
 
 @contextmanager

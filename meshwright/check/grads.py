@@ -122,7 +122,10 @@ def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> No
             raise Refused(
                 f"the loss is {kind!r} on axis {axis!r}, and {what}",
                 f"the gradient of {kind!r} is {kind.dual!r}; a loss is one number over all ranks",
-                f"sum it over {axis}: of V say so with reinterpret(loss, {axis!r}, src=V, dst=P)",
+                f"assert_type(gradient, {{{axis!r}: {kind.dual!r}}})"
+                if seed is not None
+                else f"a sum over {axis}: loss.sum(), which is P where a dim of the loss is sharded; or of V "
+                f"reinterpret(loss, {axis!r}, src=V, dst=P)",
                 code=Code.SEED,
             )
 

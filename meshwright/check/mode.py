@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.answer import inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
-from meshwright.check.operand import Cut, Operand, Shape, local_shape, operand
+from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
-from meshwright.check.tag import ASSUMED, CONSTANT, UNKNOWN, ZERO, Fresh, Tag, is_stale, read, typed, write, written
+from meshwright.check.tag import (
+    ASSUMED,
+    ATTRIBUTE,
+    CONSTANT,
+    UNKNOWN,
+    VERSION,
+    ZERO,
+    Fresh,
+    Tag,
+    is_stale,
+    read,
+    typed,
+    write,
+    written,
+)
 from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
@@ -44,6 +60,9 @@ class Answers:
 
 
 _answers: Final[weakref.WeakKeyDictionary[View, Answers]] = weakref.WeakKeyDictionary()
+
+_FULL: Final = slice(None)
+_NONE: Final[Mapping[str, Any]] = {}
 
 _PLAIN: Final = frozenset({int, bool, str, type(None), torch.dtype})
 """Types of arguments that rules see as they are."""
@@ -80,10 +99,9 @@ class TypeCheck(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
         if self.paused:
-            return func(*args, **kwargs)
-        return self.run(RULES.get(func, _unruled), func, args, kwargs)
+            return func(*args, **(kwargs or _NONE))
+        return self.run(RULES.get(func, _unruled), func, args, kwargs or _NONE)
 
     def run(self, rule: Handler, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call, judged by `rule`.
@@ -92,10 +110,12 @@ class TypeCheck(TorchFunctionMode):
         """
         try:
             mesh = current_mesh()
-            if mesh is not None and mesh is not self.mesh:
+            if mesh is not self.mesh and mesh is not None:
                 self._enter(mesh)
             if self.report.problems and self._takes_assumed(args, kwargs):
                 return self._go_on(func, args, kwargs)
+            if type(rule) is Pure:
+                return self.judge(rule, func, args, kwargs)
             return rule(self, func, args, kwargs)
         except Refused as refused:
             problem = self.problem(func, args, kwargs, refused)
@@ -104,19 +124,31 @@ class TypeCheck(TorchFunctionMode):
             self.report.add(problem)
             return self._go_on(func, args, kwargs)
 
+    def look(self) -> None:
+        """Know the mesh that is current, also before the first call on a tensor."""
+        mesh = current_mesh()
+        if mesh is not self.mesh and mesh is not None:
+            self._enter(mesh)
+
     def operand(self, x: Tensor) -> Operand:
         """What a rule sees of `x`.
 
         Errors: `Refused` where its memory was written by a call that was not judged.
         """
-        tag = read(x)
-        key = tag, x.shape, x.requires_grad and torch.is_grad_enabled(), x.dtype
+        noted = x.__dict__
+        tag = noted.get(ATTRIBUTE, UNKNOWN)
+        wants = x.requires_grad
+        if wants:
+            if tag.fresh is not None:
+                tag = UNKNOWN
+            wants = torch.is_grad_enabled()
+        key = tag, x.shape, wants, x.dtype
         found = self._answers.operands.get(key)
         if found is None:
             here = on_mesh(tag, self.mesh, self.axes, self.local)
-            found = operand(here, tuple(x.shape), key[2], x.dtype, self.mesh, self.degree)
+            found = operand(here, tuple(x.shape), wants, x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
-        if found.known and is_stale(x):
+        if found.known and VERSION in noted and noted[VERSION] != x._version and is_stale(x):
             raise _stale(x)
         return found
 
@@ -129,7 +161,16 @@ class TypeCheck(TorchFunctionMode):
         seen: list[Operand] = []
         if self._numbers:
             self._numbers.clear()
-        given = tuple([self.seen_by_rules(argument, seen) for argument in args])
+        values: list[Any] = []
+        for argument in args:
+            kind = type(argument)
+            if kind is Tensor or kind is Parameter:
+                known = self.operand(argument)
+                seen.append(known)
+                values.append(known)
+            else:
+                values.append(argument if kind in _PLAIN else self.seen_by_rules(argument, seen))
+        given = tuple(values)
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
@@ -147,7 +188,8 @@ class TypeCheck(TorchFunctionMode):
                 target = kwargs["out"]
         if target is not None:
             self._demand_unshared(rule.name, target)
-        key = func, given, tuple(named.items()), target is None, torch.is_grad_enabled(), self._manner()
+        manner = self._manner() if self._numbers or self.local or self.varying_seed else None
+        key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:
             outcomes = self._answers.outcomes.get(key)
             if outcomes is None:
@@ -165,8 +207,6 @@ class TypeCheck(TorchFunctionMode):
 
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
-        if not (self._numbers or self.local or self.varying_seed):
-            return None
         return self.local, self.varying_seed, tuple([number.origin for number in self._numbers])
 
     def seen_by_rules(self, argument: Any, seen: list[Operand]) -> Any:
@@ -180,6 +220,8 @@ class TypeCheck(TorchFunctionMode):
         if isinstance(argument, (list, tuple)):
             return tuple([self.seen_by_rules(each, seen) for each in argument])
         if isinstance(argument, slice):
+            if argument == _FULL:
+                return FULL
             return Cut(*(self.seen_by_rules(end, seen) for end in (argument.start, argument.stop, argument.step)))
         if type(argument) is float:
             return 1.0 if argument else 0.0  # a rule asks of a number only whether it is zero
@@ -272,7 +314,8 @@ class TypeCheck(TorchFunctionMode):
                 found = self._answers.operands[key] = operand(tag, (), False, dtype, self.mesh, self.degree)
             seen.append(found)
             return found
-        self._numbers.append(number)
+        if number.origin.source is not Source.SIZE:
+            self._numbers.append(number)
         return number
 
     def _enter(self, mesh: View) -> None:
@@ -325,7 +368,7 @@ class TypeCheck(TorchFunctionMode):
             )
         if isinstance(value, Number) and refused.code is Code.LENGTH:
             return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
-        if isinstance(value, tuple):
+        if type(value) is tuple:
             return tuple([self._forgotten(each, refused) for each in value])
         if isinstance(value, Mapping):
             return {name: self._forgotten(each, refused) for name, each in value.items()}
@@ -367,7 +410,9 @@ class TypeCheck(TorchFunctionMode):
         """Run a call that was refused, or that takes what came of one; nothing more is said of what it returns."""
         from_author = STATES.get(func)
         if from_author is not None:
-            return from_author(self, func, args, kwargs)
+            write(args[0], ASSUMED)
+            with suppress(Refused):  # what is wrong with the statement itself was said
+                return from_author(self, func, args, kwargs)
         result = func(*args, **kwargs)
         for x in _tensors(result):
             write(x, ASSUMED)

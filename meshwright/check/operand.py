@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -13,6 +13,7 @@ from meshwright.check.refusal import Refused
 from meshwright.check.source import name_of
 from meshwright.check.tag import Factors, Tag
 from meshwright.codes import Code
+from meshwright.comm.number import Origin, Source
 from meshwright.comm.transport import Transport
 from meshwright.types.kinds import S, Shard
 from meshwright.types.layout import SpmdLayout
@@ -21,13 +22,16 @@ from meshwright.types.notation import render
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A slice, as a value that can be a key."""
+_SLICE: Final = object()
+
+
+class Cut(NamedTuple):
+    """A slice, as a value that can be a key. mark: so that it equals no tuple of three."""
 
     start: Any
     stop: Any
     step: Any
+    mark: object = _SLICE
 
     def length(self, positions: int) -> int:
         """How many of so many positions it takes."""
@@ -55,13 +59,16 @@ class Operand:
     degree: Mapping[str, int]
     known: bool = field(init=False)
     """Whether it has a type on any axis."""
-    cuts: tuple[tuple[str, ...], ...] = field(init=False)
-    """The axes that shard each dim; empty where none shards any."""
+    cuts: tuple[Origin | None, ...] = field(init=False)
+    """What to say of the local length of each dim that is sharded; empty where none is."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", len(self.layout) > 0)
-        cuts = tuple(self.layout.sharding(dim) for dim in range(len(self.shape)))
-        object.__setattr__(self, "cuts", cuts if any(cuts) else ())
+        axes = [self.layout.sharding(dim) for dim in range(len(self.shape))]
+        cuts = tuple(
+            Origin(Source.LENGTH, frozenset(each), f"x.shape[{dim}]") if each else None for dim, each in enumerate(axes)
+        )
+        object.__setattr__(self, "cuts", cuts if any(axes) else ())
 
     @property
     def factors(self) -> Factors:

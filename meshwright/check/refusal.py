@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.codes import Code
 from meshwright.comm.number import Number
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
+from meshwright.types.transition import EXPERT
 
 
 class Refused(Exception):
@@ -29,7 +30,8 @@ class Refused(Exception):
 def change(name: str, axis: str, src: SpmdType, dst: SpmdType) -> str:
     """`I -> R: convert(weight, 'tp', src=I, dst=R)`: the call that makes `dst` of `name`."""
     call = _CALLS.get((src.letter, dst.letter), "convert")
-    return f"{src!r} -> {dst!r}: {call}({name}, {axis!r}, src={src!r}, dst={dst!r})"
+    expert = ", expert_mode=True" if f"{src.letter} {dst.letter}" in EXPERT else ""
+    return f"{src!r} -> {dst!r}: {call}({name}, {axis!r}, src={src!r}, dst={dst!r}{expert})"
 
 
 _CALLS = {
@@ -64,7 +66,7 @@ def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int |
         assert isinstance(kind, Shard)
         fix = change(name, axis, I, Shard(dim, kind.sizes))
     elif kind is P:
-        fix += f"; or {change(other, axis, P, I)}"
+        fix = change(other, axis, P, I)
     return Refused(
         f"on axis {axis!r} {name} is I and {other} is {kind!r}",
         f"the gradient of {name} would differ from rank to rank, and that of I is the same on every rank",
@@ -192,9 +194,7 @@ def typed_number(number: Number, name: str) -> Refused:
         return Refused(
             f"{origin.text} is what this rank holds of a dim that is sharded{on}, and is used as a value with {name}",
             "one device would take the length over all ranks",
-            f"spmd.size({origin.text.replace('.shape[', ', ').removesuffix(']')}), the length over all ranks"
-            if ".shape[" in origin.text
-            else "spmd.size(x, dim), the length over all ranks",
+            f"times the ranks: spmd.size({_asked(origin.text)}, {', '.join(map(repr, sorted(origin.axes)))})",
             code=Code.LENGTH,
             cut=min(origin.axes, default=None),
         )
@@ -204,6 +204,12 @@ def typed_number(number: Number, name: str) -> Refused:
         "spmd.axis_index(axis) * x, which is V on the axis; or a number that does not depend on the rank",
         code=Code.RANK,
     )
+
+
+def _asked(text: str) -> str:
+    """`x, 1` of `x.shape[1]`."""
+    name, found, dim = text.partition(".shape[")
+    return f"{name}, {dim.removesuffix(']')}" if found else "x, dim"
 
 
 def varying_seed(axis: str, kind: SpmdType, op: str) -> Refused:

@@ -59,6 +59,9 @@ def _traced(program: Callable[[], Any], view: View, rank: int, local: bool, repo
         except SpmdTypeError as error:
             for problem in error.problems:
                 report.add(problem)
+        except Exception:
+            if not report.problems:  # else it comes of what is wrong: shapes that do not fit, say
+                raise
     return trace
 
 

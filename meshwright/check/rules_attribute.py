@@ -10,13 +10,15 @@ import torch
 from meshwright.check.algebra import Result, agree
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused
+from meshwright.check.refusal import Refused, typed_number
 from meshwright.check.rule import Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, write, written
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.scope import find, size
+from meshwright.types.kinds import V
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -86,9 +88,9 @@ def deepcopied(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...]
     return result
 
 
-def _length(dim: int, local: int, axes: tuple[str, ...]) -> int:
+def _length(local: int, origin: Origin | None) -> int:
     """A local length, that remembers what it is where the dim is sharded."""
-    return Whole(local, Origin(Source.LENGTH, frozenset(axes), f"x.shape[{dim}]")) if axes else local
+    return local if origin is None else Whole(local, origin)
 
 
 @special(getter("shape"), torch.Tensor.size)
@@ -99,22 +101,56 @@ def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     if not cuts:
         return found
     if isinstance(found, torch.Size):
-        return torch.Size(
-            [_length(dim, local, axes) for dim, (local, axes) in enumerate(zip(found, cuts, strict=True))]
-        )
+        return torch.Size([_length(local, origin) for local, origin in zip(found, cuts, strict=True)])
     dim = (args[1] if len(args) > 1 else kwargs["dim"]) % len(cuts)
-    return _length(dim, found, cuts[dim])
+    return _length(found, cuts[dim])
 
 
 @special(torch.Tensor.__len__)
 def first_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """len() gives a plain int whatever a method returns."""
+    """len() gives a plain int whatever is returned here, so that nothing follows where it goes."""
+    cuts = check.operand(args[0]).cuts
+    if cuts and cuts[0] is not None and not check.local:
+        refused = typed_number(Whole(0, cuts[0]), "what len() does not say")
+        refused.call = "len"
+        raise refused
     return func(*args, **kwargs)
+
+
+@special(size)
+def whole_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The axes that are named are those that shard the dim, evenly."""
+    x, dim, *axes = args
+    seen = check.operand(x)
+    at = dim % max(len(seen.shape), 1)
+    named = {axis if isinstance(axis, str) else find(axis).name for axis in axes}
+    shards = {axis for axis in seen.layout.sharding(at) if check.degree[axis] > 1}
+    told = {axis for axis in named if check.degree.get(axis, 1) > 1}
+    if not axes:
+        return seen.whole[at]
+    found = func(*args, **kwargs)
+    if told != shards and not (check.local and V in seen.layout.values()):
+        right = ", ".join([str(dim), *(repr(axis) for axis in seen.layout.sharding(at))])
+        raise Refused(
+            f"dim {at} is sharded over {', '.join(sorted(shards)) or 'no axis'}, and its size is asked for over "
+            f"{', '.join(sorted(told)) or 'no axis'}",
+            "the length over all ranks is the local one times the ranks of the axes that shard the dim",
+            f"spmd.size(x, {right})",
+            code=Code.LENGTH,
+        )
+    if told == shards and found != seen.whole[at]:
+        raise Refused(
+            f"dim {at} of {seen.whole[at]} is cut unevenly, and a rank's {seen.shape[at]} times the ranks is {found}",
+            "ranks hold different lengths of it",
+            f"the number itself: {seen.whole[at]}",
+            code=Code.LENGTH,
+        )
+    return int(found)
 
 
 @special(*forms("numel"), *forms("nelement"))
 def counted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """How many positions a rank holds."""
     found = func(*args, **kwargs)
-    axes = {axis for each in check.operand(args[0]).cuts for axis in each}
+    axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
     return Whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found

@@ -143,14 +143,14 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
             tag = _after(check, step, seen, bound.options.dims or (0, 0))
             break
         except Refused as refused:
-            refused.call = step.op.value
+            refused.call = "reinterpret" if step.is_claim else step.op.value if step.op.communicates else "convert"
             if not check.forgets(refused) or refused.cut is None:
                 raise
             layout = varying(seen, refused.cut)
             seen = operand(
                 typed(layout, seen.tag.counted), seen.shape, seen.flows, seen.dtype, check.mesh, check.degree
             )
-    if step.is_claim:
+    if step.is_claim and seen.layout.get(step.axis) is not step.dst:
         check.report.trust(
             check.report.claims, Trusted(source.line(), f"{step.src!r} on axis {step.axis!r} is {step.dst!r}")
         )

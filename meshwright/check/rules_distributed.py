@@ -83,6 +83,7 @@ def rank_of(original: Callable[..., Any], group: Any = None) -> Any:
     check = active()
     if check is None or not mode_is_on():
         return original(group)
+    check.look()
     text = "dist.get_rank()" if group is None else "dist.get_rank(group)"
     for axis, transport in check.mesh.items():
         if group is not None and getattr(transport, "group", None) is group:

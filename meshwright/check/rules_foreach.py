@@ -28,7 +28,7 @@ def _listwise(name: str) -> Callable[..., tuple[Any, ...]]:
         """As the op, for each position of the lists."""
 
         def pick(value: Any, n: int) -> Any:
-            return value[n] if isinstance(value, tuple) else value
+            return value[n] if type(value) is tuple else value
 
         results = []
         for n, one in enumerate(first):

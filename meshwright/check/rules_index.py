@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pure("__getitem__")
 def getitem(input: Operand, index: Any) -> Result:
     """`:` keeps a dim as it is; what picks positions wants it whole."""
-    items = _spelled_out(input, index if isinstance(index, tuple) else (index,))
+    items = _spelled_out(input, index if type(index) is tuple else (index,))
     if any(isinstance(item, Operand) for item in items):
         return _picked(input, items)
     places: dict[int, int] = {}
@@ -46,7 +46,7 @@ def getitem(input: Operand, index: Any) -> Result:
 
 def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
     """One item for each dim, and None for each new one."""
-    if any(isinstance(item, (tuple, bool)) for item in index):
+    if any(type(item) in (tuple, bool) for item in index):
         raise TypeError("an index that is a list or a bool")
     given = sum(item is not None and item is not Ellipsis for item in index)
     if any(isinstance(item, Operand) and item.dtype is torch.bool for item in index):
@@ -106,6 +106,7 @@ _WRITTEN = Formula.read("input, value: input + value")
 def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What is written into a part of a tensor has the tensor's type; one that was made empty takes it over."""
     target, index, value = args
+    check.note_call("__setitem__", args)
     seen: list[Operand] = []
     given = check.seen_by_rules(index, seen)
     mine, theirs = check.operand(target), check.seen_by_rules(value, seen)

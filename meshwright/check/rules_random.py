@@ -36,6 +36,7 @@ def seeded(original: Callable[..., Any], seed: Any) -> Any:
     """The generator that torch takes where none is named is V on the axes on which its seed differs."""
     check = active()
     if check is not None:
+        check.look()
         origin = seed.origin if isinstance(seed, Number) else None
         axes = (origin.axes or frozenset(check.degree)) if origin is not None else frozenset()
         check.seed_varies(axes)

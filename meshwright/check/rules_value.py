@@ -37,7 +37,7 @@ def _demand_equal(name: str, x: Tensor) -> None:
             raise Refused(
                 f"{name} reads a value that is {kind!r} on axis {axis!r}",
                 "it is another value on each rank, and what Python does with it is not followed",
-                f"{change('x', axis, kind, R)} first; or keep it a tensor",
+                f"{change('x', axis, kind, R)} first, and read its entries, tolist(); or keep it a tensor",
                 code=Code.READ,
             )
 

@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Final
 
 import torch
@@ -28,7 +28,21 @@ def line() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    path, number = frame.f_code.co_filename, frame.f_lineno
+    return _told(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of(traceback: TracebackType | None) -> str:
+    """The innermost line of a traceback that is neither torch's nor the checker's; "" where there is none."""
+    found = ""
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if not path.startswith(_OURS) and "contextlib" not in path:
+            found = _told(path, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _told(path: str, number: int) -> str:
     text = linecache.getline(path, number).strip()
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + "..."

@@ -14,8 +14,10 @@ from torch import Tensor
 from meshwright.types.kinds import SpmdType
 from meshwright.types.layout import SpmdLayout
 
-_ATTRIBUTE: Final = "_spmd_tag"
-_VERSION: Final = "_spmd_version"
+ATTRIBUTE: Final = "_spmd_tag"
+"""Attribute of a tensor: its tag."""
+VERSION: Final = "_spmd_version"
+"""Attribute of a tensor: how often its memory had been written when the tag was noted."""
 _NOTHING: Final = SpmdLayout({})
 
 Factors = tuple[tuple[int, ...], ...]
@@ -84,7 +86,7 @@ def read(x: Tensor) -> Tag:
 
     A constant that wants a gradient is a leaf like any other: its author has to say what the gradient will be.
     """
-    tag: Tag = x.__dict__.get(_ATTRIBUTE, UNKNOWN)
+    tag: Tag = x.__dict__.get(ATTRIBUTE, UNKNOWN)
     return UNKNOWN if tag.fresh is not None and x.requires_grad else tag
 
 
@@ -92,14 +94,14 @@ def write(x: Tensor, tag: Tag) -> None:
     """Make `tag` what is known of `x`, as it is now."""
     known = x.__dict__
     if tag is UNKNOWN:
-        known.pop(_ATTRIBUTE, None)
-        known.pop(_VERSION, None)
+        known.pop(ATTRIBUTE, None)
+        known.pop(VERSION, None)
     else:
-        known[_ATTRIBUTE] = tag
+        known[ATTRIBUTE] = tag
         try:
-            known[_VERSION] = x._version
+            known[VERSION] = x._version
         except RuntimeError:  # in inference mode nobody counts writes
-            known.pop(_VERSION, None)
+            known.pop(VERSION, None)
 
 
 def written(x: Tensor) -> None:
@@ -108,16 +110,16 @@ def written(x: Tensor) -> None:
         return
     for each in (x, x._base):
         if each is not None:
-            each.__dict__[_VERSION] = x._version
+            each.__dict__[VERSION] = x._version
 
 
 def is_stale(x: Tensor) -> bool:
     """Whether something was written into the memory of `x`, by a call that nobody judged, since its type was noted."""
-    noted = x.__dict__.get(_VERSION)
+    noted = x.__dict__.get(VERSION)
     if noted is None or x._version <= noted:
         return False
     base = x._base
-    return base is None or base.__dict__.get(_VERSION, -1) < x._version
+    return base is None or base.__dict__.get(VERSION, -1) < x._version
 
 
 def layout_of(x: Tensor) -> Mapping[str, SpmdType]:

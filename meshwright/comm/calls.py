@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
-from meshwright.comm.options import Options, demand_back_dtype
+from meshwright.comm.options import PLAIN, Options, demand_back_dtype
 from meshwright.comm.scope import find, mesh_of
 from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Transport
@@ -39,18 +40,45 @@ def apply(
 
     Errors: `SpmdTypeError` for what is no tensor, no axis of the mesh, or another step than the one that is named.
     """
-    _demand_tensor(x, _where(axis))
     group = find(axis)
-    key = op, src, dst, options, expert_mode
+    key = (op, src, dst) if options is PLAIN and not expert_mode else (op, src, dst, options, expert_mode)
     bound = group.bound.get(key)
-    if bound is None:
+    if bound is None or not isinstance(x, Tensor):
+        _demand_tensor(x, _where(axis))
+        if _from_the_end(src) or _from_the_end(dst):
+            return apply(x, axis, *(_counted(kind, x) for kind in (src, dst)), op, options, expert_mode)
         bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
     return _carried(x, bound) if bound else _kept(x, {group.name: src}, options)
 
 
+def _from_the_end(kind: Any) -> bool:
+    return isinstance(kind, Shard) and kind.dim < 0
+
+
+def _counted(kind: Any, x: Tensor) -> Any:
+    """S(-1) as the last dim of `x`.
+
+    Errors: `SpmdTypeError` where `x` has no such dim.
+    """
+    if not _from_the_end(kind):
+        return kind
+    if kind.dim + x.dim() < 0:
+        raise SpmdTypeError(
+            Problem(
+                where="",
+                what=f"a tensor of {x.dim()} dims {tuple(x.shape)} has no dim for {kind!r}",
+                why="S(-1) is the last dim of a tensor",
+                fix="S(dim) of a dim that there is" if x.dim() else "R, I or P: a scalar has no dim to shard",
+                code=Code.SHAPE,
+            )
+        )
+    return kind.of(x.dim())
+
+
 def _carried(x: Tensor, bound: tuple[BoundStep, ...]) -> Tensor:
     for each in bound:
-        demand_back_dtype(each.step, each.options, x)
+        if each.sums_back and (each.options is not PLAIN or x.dtype is not torch.float32):
+            demand_back_dtype(each.step, each.options, x)
         x = each(x)
     return x
 
@@ -226,7 +254,8 @@ def _demand_tensor(x: object, where: str) -> None:
 
 
 def _where(axis: Axis) -> str:
-    return f"axis {axis!r}"
+    name = axis if isinstance(axis, str) else find(axis).name
+    return f"axis {name!r}"
 
 
 def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
@@ -239,6 +268,16 @@ def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
                 what=f"{src!r} -> {dst!r} is no all_reduce: x is {src!r}, every rank holds the whole value already",
                 why="only in P is a sum over ranks pending; reducing again would count each value once a rank",
                 fix="leave the call out" if src is dst else f"leave the call out, or convert x: {src!r} -> {dst!r}",
+                code=Code.OTHER_TYPE,
+            )
+        )
+    if op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER) and src is V:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {axis!r}",
+                what=f"V -> {dst!r} is no {op.value}: V is a list, and nothing says that its entries are to be added",
+                why="only in P is a sum over ranks pending",
+                fix=f"say that the sum is meant: reinterpret(x, {axis!r}, src=V, dst=P), then src=P here",
                 code=Code.OTHER_TYPE,
             )
         )

@@ -94,7 +94,7 @@ def all_reduce(
     inplace: the sum takes the place of `x`, which keeps its dtype.
     """
     options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
-    return apply(x, axis, src, dst, Op.ALL_REDUCE, replace(options, inplace=inplace))
+    return apply(x, axis, src, dst, Op.ALL_REDUCE, replace(options, inplace=True) if inplace else options)
 
 
 def reduce_scatter(

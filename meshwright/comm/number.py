@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 class Source(Enum):
     """Where a number comes from."""
+
+    __hash__ = object.__hash__
 
     INDEX = "index"
     """a rank's place on named axes: another number on each of their ranks, V"""
@@ -22,10 +23,11 @@ class Source(Enum):
     """the rank in the whole world, of which no axis is known"""
     LENGTH = "length"
     """how much of a sharded dim a rank holds"""
+    SIZE = "size"
+    """the number of ranks of axes: by it a local length is made the whole one"""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """source, the axes that it is about, and the words for it: `dist.get_rank()`, `x.shape[1]`."""
 
     source: Source
@@ -72,10 +74,17 @@ def _with(value: Any, origin: Origin) -> Any:
     return Real(value, origin) if type(value) is float else value
 
 
-def _both(a: Origin, b: Origin) -> Origin:
-    """Of a number made of two: a rank outweighs a length."""
+_WEIGHT: Final = {Source.SIZE: 0, Source.LENGTH: 1, Source.INDEX: 2, Source.RANK: 3}
+
+
+def _both(a: Origin, b: Origin, name: str) -> Origin | None:
+    """Of a number made of two: a rank outweighs a length. A local length times the ranks is that of one device."""
     if a.source is not b.source:
-        return a if b.source is Source.LENGTH else b
+        more, less = (a, b) if _WEIGHT[a.source] > _WEIGHT[b.source] else (b, a)
+        if name == "mul" and more.source is Source.LENGTH:
+            left = more.axes - less.axes
+            return more._replace(axes=left) if left else None
+        return more
     return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
 
 
@@ -83,16 +92,18 @@ def _forward(name: str, function: Callable[..., Any], cls: type[Number]) -> None
     plain = _PLAIN[cls]
 
     def method(self: Any, *others: Any) -> Any:
-        origin = self.origin
+        origin: Origin | None = self.origin
         values = []
         for other in others:
             if isinstance(other, Number):
-                origin = _both(origin, other.origin)
+                assert origin is not None
+                origin = _both(origin, other.origin, name.strip("_").removeprefix("r"))
                 other = _PLAIN[type(other)](other)
             elif type(other) not in (int, float, bool):
                 return NotImplemented
             values.append(other)
-        return _with(function(plain(self), *values), origin)
+        result = function(plain(self), *values)
+        return result if origin is None else _with(result, origin)
 
     setattr(cls, name, method)
 

@@ -134,12 +134,15 @@ def demand_back_dtype(step: Step, options: Options, x: Tensor) -> None:
             Problem(
                 where=step.where,
                 what=f"{step} in {str(low[0]).removeprefix('torch.')}: nothing is said of the dtype in which backward, "
-                f"a {step.backward.op.value}, sums the gradients",
+                f"which {_DOES[step.backward.op]}, sums the gradients",
                 why="a sum over many ranks loses digits in low precision",
                 fix='backward_options={"op_dtype": torch.float32}',
                 code=Code.PRECISION,
             )
         )
+
+
+_DOES: Final = {Op.ALL_REDUCE: "all-reduces", Op.REDUCE_SCATTER: "reduces and scatters"}
 
 
 def _is_low(dtype: torch.dtype) -> bool:

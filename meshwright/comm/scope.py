@@ -9,7 +9,9 @@ from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from meshwright.codes import Code
 from meshwright.comm.meshes import Meshlike, bare, view_of
@@ -76,8 +78,10 @@ def find(axis: Axis) -> Transport:
 
     Errors: `SpmdTypeError` where the current mesh has none, and for a name outside every mesh.
     """
-    view = current_mesh()
-    if view is None and isinstance(axis, dist.ProcessGroup | DeviceMesh):
+    views = _stack.views
+    if views:
+        return views[-1].find(axis)
+    if isinstance(axis, dist.ProcessGroup | DeviceMesh):
         return bare(axis)
     return mesh_of(f"axis {axis!r}").find(axis)
 
@@ -125,6 +129,34 @@ def axis_index(axis: Axis) -> int:
     return Whole(group.index, Origin(Source.INDEX, frozenset(group.axes), f"axis_index({group.name!r})"))
 
 
-def axis_size(name: str) -> int:
-    """The number of ranks on the axis `name` of the current mesh."""
-    return axis(name).size
+def axis_size(axis: Axis) -> int:
+    """The number of ranks on an axis of the current mesh; times a local length it is that of the whole dim."""
+    group = find(axis)
+    return Whole(group.size, Origin(Source.SIZE, frozenset(group.axes), f"axis_size({group.name!r})"))
+
+
+def size(x: Tensor, dim: int, *axes: Axis) -> int:
+    """The length of a dim over all ranks: the local one times the ranks of the axes that shard it evenly.
+
+    Under `typecheck` the axes are verified to be those that shard the dim, and need not be named; a program that runs
+    unchecked on a mesh has to name them, since nothing else is known of `x`.
+
+    Errors: `SpmdTypeError` where they are others, where the dim is cut unevenly, and where they are not named.
+    """
+    if has_torch_function_unary(x):
+        return handle_torch_function(size, (x,), x, dim, *axes)  # type: ignore[no-any-return]
+    length = x.shape[dim]
+    view = current_mesh()
+    if not axes and view is not None and view.degree:
+        raise SpmdTypeError(
+            Problem(
+                where="size",
+                what=f"nobody checks, and the length of dim {dim} over all ranks is asked for without its axes",
+                why="only the types know which axes shard a dim, and a program that runs unchecked has none",
+                fix=f"spmd.size(x, {dim}, axis) with the axes that shard the dim; or x.shape[{dim}] where none does",
+                code=Code.LENGTH,
+            )
+        )
+    for each in axes:
+        length *= find(each).size
+    return length

@@ -40,6 +40,7 @@ class BoundStep:
         run = _local(step, group, options) if group.size > 1 or lists or options.rows else _same
         self.run: Local = on_the_wire(_along(run, step, options) if lists and options.dims else run, step, options)
         self.backward: BoundStep = forward or BoundStep(step.backward, group, options.backward, self)
+        self.sums_back = step.backward.op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
 
     def __call__(self, x: Tensor) -> Tensor:
         if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py

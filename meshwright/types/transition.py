@@ -33,6 +33,8 @@ from meshwright.types.layout import SpmdLayout
 class Op(Enum):
     """What a step does with the local tensors of the axis."""
 
+    __hash__ = object.__hash__  # by identity, as members are compared: a key of every call
+
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
@@ -240,6 +242,14 @@ def _refused(axis: str, src: SpmdType, dst: SpmdType, key: str) -> Problem:
             what=f"{src!r} -> {dst!r} is for experts only",
             why="the types cannot show that the ranks' gradients agree afterwards",
             fix=f"state that you know it: expert_mode=True; or one of {src!r} -> {', '.join(reachable)}",
+            code=Code.NO_STEP,
+        )
+    if src.letter == "V" and dst.letter == "S":
+        return Problem(
+            where=f"axis {axis!r}",
+            what=f"there is no step {src!r} -> {dst!r}",
+            why="every rank keeps what it holds: which dim its part is of is said, not done",
+            fix=f"assert_type(x, {{{axis!r}: {dst!r}}})",
             code=Code.NO_STEP,
         )
     return Problem(

@@ -97,6 +97,9 @@ def test_whatever_the_axis_and_the_heads(axis, degree, tokens, heads, width, use
 
 def test_the_printed_fix_makes_it_right():
     problem = refused_and_mended(
-        lambda input, other: input * other, TWO, input=Held(sample((3,), 1), {"tp": I}), other=Held(sample((4, 3), 2), {"tp": S(0)})
+        lambda input, other: input * other,
+        TWO,
+        input=Held(sample((3,), 1), {"tp": I}),
+        other=Held(sample((4, 3), 2), {"tp": S(0)}),
     )
     assert "summed over tp" in problem.fix

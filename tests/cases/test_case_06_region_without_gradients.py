@@ -20,12 +20,14 @@ from tests.ranks import refused
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
 
+ROWS, COLUMNS = S(0), S(1)
+
 
 def experts(tokens, weight):
     return F.linear(tokens, weight).relu()
 
 
-def region(axis, grads, tokens=R, weight=S(0), out=S(1)):
+def region(axis, grads, tokens=R, weight=ROWS, out=COLUMNS):
     return spmd.local_map(in_types=({axis: tokens}, {axis: weight}), out_types={axis: out}, in_grad_types=grads)
 
 

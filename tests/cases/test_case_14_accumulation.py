@@ -19,7 +19,7 @@ R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
 
 
 def accumulated(parts, dims, axis, *, rescale=False, reduce_each=False):
-    """parts[step, micro-batch, rank]: each rank's contribution to the gradient; a step's own is divided by their number."""
+    """parts[step, micro-batch, rank]: what each rank adds to the gradient; a step's own is divided by their number."""
 
     def program(rank):
         weight = spmd.assert_type(torch.zeros((), dtype=torch.float64).requires_grad_(), {axis: R})

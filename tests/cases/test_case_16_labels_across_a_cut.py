@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.comm.grid import ParallelismDims
@@ -12,6 +14,9 @@ from meshwright.errors import SpmdTypeError
 from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.step import own_part
+from tests.cases.agreement import alternatives, pasted
+from tests.check.judged import judged, on, refusal, says
+from tests.denotation import local, sample
 
 CP2 = ParallelismDims(cp=2)
 
@@ -35,3 +40,37 @@ def test_a_roll_of_the_part_is_refused():
     (problem,) = error.value.problems
     assert "'cp'" in problem.what
     assert "S(1)" in problem.what
+
+
+ROLLS = {
+    "roll": lambda input, shift, dim: input.roll(shift, dim),
+    "by name": lambda input, shift, dim: torch.roll(input, shifts=shift, dims=(dim,)),
+    "of all dims": lambda input, shift, dim: input.roll(shift),
+    "of torch.ops": lambda input, shift, dim: torch.ops.aten.roll(input, [shift], [dim]),
+}
+
+
+@settings(max_examples=20)
+@given(
+    roll=st.sampled_from(sorted(ROLLS)),
+    axis=st.sampled_from(["cp", "dp", "tp"]),
+    degree=st.sampled_from([2, 3]),
+    rows=st.integers(1, 2),
+    each=st.integers(1, 4),
+    shift=st.integers(-2, 2).filter(bool),
+    negative=st.booleans(),
+)
+def test_a_shift_of_any_part_is_refused_and_right_behind_the_gather(roll, axis, degree, rows, each, shift, negative):
+    dims, whole, dim = on(axis, degree), sample((rows, each * degree), seed=1), -1 if negative else 1
+
+    def program(rank, calls=()):
+        input = spmd.assert_type(local({axis: spmd.S(1)}, whole, dims, rank), {axis: spmd.S(1)})
+        for call in calls:
+            input = pasted(call, {"input": input})["input"]
+        return ROLLS[roll](input, shift, dim)
+
+    problem = refusal(program, dims)
+    says(problem, axis, "S(1)", "roll the whole before it is cut")
+    (calls,) = alternatives(problem.fix)
+    for found in judged(lambda rank: program(rank, calls), dims):
+        assert torch.equal(found, ROLLS[roll](whole, shift, dim))

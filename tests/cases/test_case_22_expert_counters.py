@@ -1,4 +1,4 @@
-"""How many tokens each expert saw is counted on every rank: P on all axes that split the tokens, summed once before use.
+"""The tokens of each expert are counted on every rank: P on all axes that split them, summed once before use.
 
 A layer without balancing is skipped, the later ones are not.
 """

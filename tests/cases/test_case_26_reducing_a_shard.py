@@ -47,7 +47,7 @@ def test_a_shard_is_not_reduced_as_if_it_were_a_sum(kind, call, dst, instead):
 @pytest.mark.parametrize(("kind", "call", "dst", "instead"), CALLS)
 def test_the_call_itself_says_so_where_the_source_is_said_to_be_a_shard(kind, call, dst, instead):
     problem = refusal(reduced(kind, call, dst, src=kind), TWO)
-    assert problem.where == "axis 'tp'"
+    assert problem.where.endswith("axis 'tp'")
     assert problem.fix == f"{instead}(x, 'tp', src={kind!r}, dst={dst!r})"
 
 

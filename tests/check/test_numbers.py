@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Real, Source, Whole
-from tests.check.programs_alone import accepted, given, refused
+from meshwright.errors import SpmdTypeError
+from tests.check.programs_alone import MESH, accepted, given, refused
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
 
@@ -43,7 +44,7 @@ def test_a_local_length_is_no_value(name):
 SHAPES = {
     "a view": lambda: (lambda x: x.view(x.shape[0], -1))(given(S(0), 4, 2)),
     "a dim that is whole": lambda: (lambda x: x * x.shape[-1] ** -0.5)(given(S(0), 4, 2)),
-    "the global length": lambda: (lambda x: x.sum() / spmd.size(x, 0))(given(S(0), 4, 2)),
+    "the global length": lambda: (lambda x: x.sum() / spmd.size(x, 0, "tp"))(given(S(0), 4, 2)),
     "zeros": lambda: (lambda x: x + torch.zeros(x.shape))(given(S(0), 4, 2)),
     "unpacked": lambda: (lambda x: x.reshape(*x.shape[:1], 2, 1))(given(S(0), 4, 2)),
 }
@@ -55,9 +56,35 @@ def test_a_length_is_used_in_shapes(name):
 
 
 def test_the_global_length():
+    assert accepted(lambda: spmd.size(given(S(0), 4, 2), 0, "tp")) == 8
     assert accepted(lambda: spmd.size(given(S(0), 4, 2), 0)) == 8
-    assert accepted(lambda: spmd.size(given(S(0), 4, 2, dp=S(0)), -2)) == 16
+    assert accepted(lambda: spmd.size(given(S(0), 4, 2, dp=S(0)), -2, "dp", "tp")) == 16
+    assert accepted(lambda: spmd.size(given(R, 4, 2), 0)) == 4
     assert spmd.size(torch.ones(3, 2), 0) == 3
+
+
+def test_the_axes_of_a_length_are_those_that_shard_the_dim():
+    refused(lambda: spmd.size(given(S(0), 4, 2), 0, "dp"), Code.LENGTH)
+    refused(lambda: spmd.size(given(S(1), 4, 2), 0, "tp"), Code.LENGTH)
+    refused(lambda: spmd.size(given(S(0, (4, 3)), 4, 2), 0, "tp"), Code.LENGTH)
+
+
+def test_the_global_length_is_the_same_unchecked_or_an_error():
+    with spmd.set_current_mesh(MESH):
+        assert spmd.size(torch.ones(4, 2), 0, "tp") == 8
+        with pytest.raises(SpmdTypeError, match="without its axes"):
+            spmd.size(torch.ones(4, 2), 0)
+
+
+def test_a_local_length_times_the_ranks_is_the_global_one():
+    assert accepted(lambda: (lambda x: x.sum(0) / (x.shape[0] * spmd.axis_size("tp")))(given(S(0), 4, 2))) == {"tp": P}
+    refused(lambda: (lambda x: x.sum(0) / (x.shape[0] * spmd.axis_size("dp")))(given(S(0), 4, 2)), Code.LENGTH)
+    assert accepted(lambda: given(R, 4) / spmd.axis_size("tp")) == {"tp": R}
+
+
+def test_the_length_that_nothing_follows_is_refused():
+    refused(lambda: (lambda x: x.sum(0) / len(x))(given(S(0), 4, 2)), Code.LENGTH)
+    assert accepted(lambda: len(given(S(1), 4, 2))) == 4
 
 
 def test_a_ranks_place_on_an_axis_is_a_list():

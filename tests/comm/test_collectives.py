@@ -76,7 +76,12 @@ def pasted(fix, x):
     [
         (all_reduce, S(0), R, "all_gather(x, 'tp', src=S(0), dst=R)"),
         (all_reduce, S(1), I, "all_gather(x, 'tp', src=S(1), dst=I)"),
-        (all_reduce, V, R, "all_gather(x, 'tp', src=V, dst=R)"),
+        (
+            all_reduce,
+            V,
+            R,
+            "say that the sum is meant: reinterpret(x, 'tp', src=V, dst=P), then src=P here",
+        ),
         (all_reduce, P, S(0), "reduce_scatter(x, 'tp', src=P, dst=S(0))"),
         (reduce_scatter, P, R, "all_reduce(x, 'tp', src=P, dst=R)"),
         (reduce_scatter, S(1), S(0), "all_to_all(x, 'tp', src=S(1), dst=S(0))"),

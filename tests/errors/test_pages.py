@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
 import re
-import runpy
-from pathlib import Path
 
 import pytest
-import torch
 
 from meshwright.codes import Code
 from meshwright.errors import SpmdTypeError
+from tests.docs.fenced import run
+from tests.errors.pages import FOLDER, MENDED, REFUSED, block
 
-FOLDER = Path(__file__).parents[2] / "docs" / "errors"
-PAGES = {page.stem: page.read_text() for page in sorted(FOLDER.glob("MW*.md"))}
+PAGES = {file.stem: file.read_text() for file in sorted(FOLDER.glob("MW*.md"))}
 INDEX = (FOLDER / "README.md").read_text()
-
-
-def block(page: str, title: str, language: str) -> str:
-    """The fenced block of a language under a heading."""
-    (section,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGES[page], re.DOTALL | re.MULTILINE)
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    return found
-
-
-def run(name: str, program: str) -> None:
-    """Run a program as a reader does who has saved it in the current folder."""
-    Path(name).write_text(program)
-    linecache.checkcache()
-    with torch.random.fork_rng():
-        runpy.run_path(name, run_name="__main__")
 
 
 @pytest.fixture(autouse=True)
@@ -45,22 +27,21 @@ def test_every_code_has_a_page_and_every_page_a_code():
 @pytest.mark.parametrize("page", PAGES)
 def test_the_program_is_refused_in_these_words(page):
     with pytest.raises(SpmdTypeError) as error:
-        run("wrong.py", block(page, "A program that is refused", "python"))
+        run("wrong.py", block(PAGES[page], REFUSED, "python"))
     assert [problem.code for problem in error.value.problems] == [Code(page)]
-    assert f"{error.value}\n" == block(page, "A program that is refused", "text")
+    assert f"{error.value}\n" == block(PAGES[page], REFUSED, "text")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_mended_program_is_accepted(page):
-    mended = block(page, "The same program, mended", "python")
+    mended = block(PAGES[page], MENDED, "python")
     assert "spmd.typecheck()" in mended or "spmd.check(" in mended
     run("mended.py", mended)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_program_shows_all_that_it_needs(page):
-    for title in ("A program that is refused", "The same program, mended"):
-        assert block(page, title, "python").startswith("import torch\n")
+    assert all(block(PAGES[page], title, "python").startswith("import torch\n") for title in (REFUSED, MENDED))
 
 
 def test_the_index_lists_every_page_by_its_title():

@@ -99,7 +99,8 @@ def regression(given: Given) -> Results:
     y = spmd.all_reduce(x @ weight, "tp", src=P, dst=I)
     y = y + bias
     off = y - goal
-    loss = (off * off).sum() / 4
+    rows = spmd.size(x, 0, "dp")
+    loss = (off * off).sum() / rows
     loss.backward()
     for each in (weight, bias):
         each.grad = spmd.all_reduce(each.grad, "dp", src=P, dst=R)

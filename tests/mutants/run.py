@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from torch import Tensor
 
@@ -37,9 +38,13 @@ class Mutant:
     def source(self) -> str:
         """The lines that are not those of the right program."""
         before, after = (ast.unparse(tree).splitlines() for tree in (self.program.tree, self.tree))
-        changed = [line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ ")]
-        added = [line[2:].strip() for line in changed if line[0] == "+"]
-        return "; ".join(added) or "without " + "; ".join(line[2:].strip() for line in changed)
+        changed = [
+            line
+            for line in difflib.unified_diff(before, after, n=0)
+            if line[0] in "+-" and line[1:3] not in ("++", "--")
+        ]
+        added = [line[1:].strip() for line in changed if line[0] == "+"]
+        return "; ".join(added) or "without " + "; ".join(line[1:].strip() for line in changed)
 
     def built(self) -> Run:
         return self.program.built(self.tree, f"<{self.program.name} {self.number}>")
@@ -63,20 +68,30 @@ class Outcome:
         return bool(self.said)
 
     @property
-    def right_axis(self) -> bool:
-        """An axis that the fault is about is named in the first problem."""
-        return bool(self.said) and bool(_named(self.said[0]) & set(self.mutant.axes))
+    def named(self) -> bool:
+        """Some problem names an axis that the fault is about."""
+        return any(_axes(one) & set(self.mutant.axes) for one in self.said)
+
+    @property
+    def named_first(self) -> bool:
+        """The first problem does."""
+        return bool(self.said) and bool(_axes(self.said[0]) & set(self.mutant.axes))
 
 
-_AXES = re.compile(r"\bax[ie]s ((?:'\w+'(?:, )?)+)")
+_AXES: Final = re.compile(r"\bax[ie]s ((?:'\w+'(?:, )?)+)")
 
 
-def _named(text: str) -> set[str]:
+def _axes(text: str) -> set[str]:
     return {name for group in _AXES.findall(text) for name in re.findall(r"\w+", group)}
 
 
-def mutants(program: Program) -> Iterator[Mutant]:
+@cache
+def mutants(name: str) -> tuple[Mutant, ...]:
     """All of a program, each source once."""
+    return tuple(_planted(PROGRAMS[name]))
+
+
+def _planted(program: Program) -> Iterator[Mutant]:
     seen = {ast.unparse(program.tree)}
     for name, find in OPERATORS.items():
         for one in find(program):
