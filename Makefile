@@ -1,9 +1,16 @@
-# make train   all set-up, then the main job: a sharded Llama learns real text on four processes
-# make test    all set-up, then lint, format, types and tests
+# make train       all set-up, then the main job: a sharded Llama learns real text on four processes
+# make test        all set-up, then lint, format, types and tests
+#
+# make lint        lint, format and types alone
+# make test-slow   the long matrices of the tests
+# make oracle      every rule of the checker against what an op denotes; prints lies and needless refusals
+# make mutants     faults planted in right programs, and which of them the checker reports
+# make bench       every figure that is claimed: the step, the checker, the planner, the import
+# make clean       remove the set-up and the caches
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-slow lint bench setup clean
+.PHONY: train test test-slow lint oracle mutants bench setup clean
 
 train: setup
 	$(BIN)/meshwright train llama3_debug
@@ -19,8 +26,17 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+oracle: setup
+	$(BIN)/python -m tests.oracle
+
+mutants: setup
+	$(BIN)/python -m tests.mutants
+
 bench: setup
 	$(BIN)/python -m benchmarks.eager_step
+	$(BIN)/python -m benchmarks.checker
+	$(BIN)/python -m benchmarks.planner
+	$(BIN)/python -m benchmarks.importing
 
 setup: .venv/ready
 

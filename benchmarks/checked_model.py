@@ -1,4 +1,4 @@
-"""Forward and backward of the recipe `llama3_debug` on one rank of dp 2 x tp 2, as shapes: unchecked, and checked.
+"""Forward and backward of a recipe's model on its first rank, as shapes: unchecked, and checked.
 
 Both run the same ops on the same fake tensors; the checked one has its types stated where the layouts declare them.
 """
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from meshwright import recipes
 from meshwright.backends.base import Backend
 from meshwright.backends.declared import Declared, apart
 from meshwright.backends.erased import Erased
@@ -69,9 +68,8 @@ class Model:
         return loss
 
 
-def programs() -> dict[str, Callable[[], Tensor]]:
-    """What returns the loss of a step, by name: unchecked, checked."""
-    config = recipes.find("llama3_debug")
+def programs(config: TrainConfig) -> dict[str, Callable[[], Tensor]]:
+    """What runs a step and returns its loss, by name: unchecked, checked."""
     dims = run_dims(config)
     view, storage = shape_view(dims, 0), Replicated(dims, 0)
     stated = Stated(dims, view, storage, shape_view(dims, 0, apart(dims)))

@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
 from benchmarks.checked_model import programs
+from meshwright import recipes
 from meshwright.check import typecheck
 from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import mesh as shape_mesh
@@ -115,8 +116,8 @@ def added(rounds: int) -> Table:
 
 def model(rounds: int) -> Table:
     """Forward and backward of the recipe `llama3_debug` on fake tensors."""
-    found = medians(programs(), rounds)
-    table = Table("unchecked", "checked", "ratio", "wanted", title="llama3_debug, dp 2 x tp 2, forward and backward")
+    found = medians(programs(recipes.find("llama3_debug")), rounds)
+    table = Table("unchecked", "checked", "ratio", "wanted", title="forward and backward of llama3_debug")
     table.add_row(
         *(f"{found[name] * 1e3:.0f} ms" for name in ("unchecked", "checked")),
         f"{found['checked'] / found['unchecked']:.3f}",

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeVar, cast, overload
 
 from meshwright.check import source
 from meshwright.check.intercept import intercepted
 from meshwright.check.mode import TypeCheck
 from meshwright.check.report import Report, Trusted
 from meshwright.errors import SpmdTypeError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Checking(threading.local):
@@ -119,17 +122,21 @@ def _locally(check: TypeCheck, local: bool) -> Iterator[None]:
         check.local = before
 
 
-class no_typecheck:  # a context and a decorator, named as users know it
+@overload
+def no_typecheck(reason: F) -> F: ...
+@overload
+def no_typecheck(reason: str = "") -> Unjudged: ...
+def no_typecheck(reason: str | Callable[..., Any] = "") -> Any:
     """Judge nothing until the end of the block, or in the function that it decorates.
 
     `with no_typecheck("why this is right"):` What is computed in it has no type until one is stated. The blocks, with
     their reasons, are listed in the report.
     """
+    return Unjudged()(reason) if callable(reason) else Unjudged(reason)
 
-    def __new__(cls, reason: str | Callable[..., Any] = "") -> Any:
-        if callable(reason):
-            return cls()(reason)
-        return super().__new__(cls)
+
+class Unjudged:
+    """What `no_typecheck` gives: a context, and a decorator."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -147,12 +154,12 @@ class no_typecheck:  # a context and a decorator, named as users know it
         if check is not None:
             check.paused = False
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        from functools import wraps
+    def __call__(self, function: F) -> F:
+        """The function, in which nothing is judged."""
 
         @wraps(function)
         def unjudged(*args: Any, **kwargs: Any) -> Any:
-            with no_typecheck(self.reason):
+            with Unjudged(self.reason):
                 return function(*args, **kwargs)
 
-        return unjudged
+        return cast(F, unjudged)

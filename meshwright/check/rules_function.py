@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -30,6 +30,10 @@ _unproven: Final[set[type]] = set()
 _proven: Final[set[Any]] = set()
 
 
+@overload
+def register_autograd_function(cls: C, *, adjoint: bool = True) -> C: ...
+@overload
+def register_autograd_function(cls: None = None, *, adjoint: bool = True) -> Callable[[C], C]: ...
 def register_autograd_function(cls: C | None = None, *, adjoint: bool = True) -> Any:
     """Declare that an `autograd.Function` has a type, which its static method `spmd_typecheck` says.
 

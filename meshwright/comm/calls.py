@@ -277,7 +277,7 @@ def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
                 where=f"axis {axis!r}",
                 what=f"V -> {dst!r} is no {op.value}: V is a list, and nothing says that its entries are to be added",
                 why="only in P is a sum over ranks pending",
-                fix=f"say that the sum is meant: reinterpret(x, {axis!r}, src=V, dst=P), then src=P here",
+                fix=f"{op.value}(reinterpret(x, {axis!r}, src=V, dst=P), {axis!r}, src=P, dst={dst!r})",
                 code=Code.OTHER_TYPE,
             )
         )

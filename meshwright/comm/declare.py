@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from meshwright.types.partition import PartitionSpec
 
 Stated = Mapping[Any, SpmdType] | SpmdType | PartitionSpec | None
 """{axis: type}; a bare type, of every axis of the mesh that nothing else names; a spec of dims; or nothing."""
-T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...])
+T = TypeVar("T", bound=Tensor | Sequence[Tensor])
 
 
 def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:
@@ -35,8 +35,10 @@ def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = Non
     if has_torch_function_unary(x):
         if isinstance(x, Tensor):
             layout = stated_layout(types, partition_spec, x.dim())
-            return cast(T, handle_torch_function(assert_type, (x,), x, layout))
-        return cast(T, type(x)([assert_type(each, *types, partition_spec=partition_spec) for each in x]))
+            judged = cast(Callable[..., T], assert_type)
+            return handle_torch_function(judged, (x,), x, layout)
+        kind = cast(Callable[[list[Tensor]], T], type(x))
+        return kind([assert_type(each, *types, partition_spec=partition_spec) for each in x])
     return x
 
 
@@ -46,7 +48,7 @@ def assert_type_like(x: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType
     Errors: as of `assert_type`.
     """
     if has_torch_function_unary(x):
-        return handle_torch_function(assert_type_like, (x,), x, source, by_name(overrides or {}))  # type: ignore[no-any-return]
+        return handle_torch_function(assert_type_like, (x,), x, source, by_name(overrides or {}))
     return x
 
 

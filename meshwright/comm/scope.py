@@ -144,7 +144,7 @@ def size(x: Tensor, dim: int, *axes: Axis) -> int:
     Errors: `SpmdTypeError` where they are others, where the dim is cut unevenly, and where they are not named.
     """
     if has_torch_function_unary(x):
-        return handle_torch_function(size, (x,), x, dim, *axes)  # type: ignore[no-any-return]
+        return handle_torch_function(size, (x,), x, dim, *axes)
     length = x.shape[dim]
     view = current_mesh()
     if not axes and view is not None and view.degree:

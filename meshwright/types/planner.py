@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
@@ -37,7 +37,11 @@ class Plan(Sequence[Step]):
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, place: int) -> Step: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, place: int | slice) -> Step | tuple[Step, ...]:
         return self.steps[place]
 
     def __hash__(self) -> int:

@@ -80,7 +80,7 @@ def pasted(fix, x):
             all_reduce,
             V,
             R,
-            "say that the sum is meant: reinterpret(x, 'tp', src=V, dst=P), then src=P here",
+            "all_reduce(reinterpret(x, 'tp', src=V, dst=P), 'tp', src=P, dst=R)",
         ),
         (all_reduce, P, S(0), "reduce_scatter(x, 'tp', src=P, dst=S(0))"),
         (reduce_scatter, P, R, "all_reduce(x, 'tp', src=P, dst=R)"),
