@@ -135,11 +135,12 @@ _OF_THE_CHECKER: Final = (
     *("register_autograd_function", "reinterpret_mesh", "reinterpret_no_grad", "show", "typecheck"),
 )
 
+if not TYPE_CHECKING:  # or a name that is written wrong would have a type
 
-def __getattr__(name: str) -> Any:
-    """The checker is imported when it is first asked for: a program that runs unchecked never loads it."""
-    if name in _OF_THE_CHECKER:
-        import meshwright.check as checker
+    def __getattr__(name: str) -> Any:
+        """The checker is imported when it is first asked for: a program that runs unchecked never loads it."""
+        if name in _OF_THE_CHECKER:
+            import meshwright.check as checker
 
-        return getattr(checker, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(checker, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

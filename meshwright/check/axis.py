@@ -117,6 +117,9 @@ def _place(axis: str, part: Part, parts: Sequence[Part]) -> On:
     if kind is None:
         if part.fresh is not None:
             return On(part, R)
+        if part.degree.get(axis, 2) == 1:  # of one rank nothing needs to be said
+            kinds = [other.layout[axis] for other in parts if axis in other.layout]
+            return On(part, next((kind for kind in kinds if kind in (R, I)), R))
         other = next(other for other in parts if axis in other.layout)
         raise refusal.untyped(part.name, axis, f"{other.name} is {other.layout[axis]!r}")
     return On(part, kind, part.labels[kind.dim] if isinstance(kind, Shard) else None, axis in part.counted)

@@ -65,8 +65,19 @@ def assembled(dims: Sequence[Sequence[Factor]], others: Mapping[str, SpmdType]) 
 
 
 def _joined(dim: Sequence[Factor]) -> list[Factor]:
-    """Without factors of one position; a dim has at least one factor."""
-    return [factor for factor in dim if factor.length != 1] or [Factor(1, (), 1)]
+    """Without factors of one position, whose axes, of one rank each, go to the factor behind or before them."""
+    found: list[Factor] = []
+    waiting: tuple[tuple[str, Shard], ...] = ()
+    for factor in dim:
+        if factor.length == 1:
+            waiting += factor.axes
+        else:
+            found.append(Factor(factor.length, (*waiting, *factor.axes), factor.local))
+            waiting = ()
+    if not found:
+        return [Factor(1, waiting, 1)]
+    last = found[-1]
+    return [*found[:-1], Factor(last.length, (*last.axes, *waiting), last.local)] if waiting else found
 
 
 def end_to_end(dim: Sequence[Factor]) -> bool:

@@ -17,7 +17,7 @@ from meshwright.check.algebra import Result
 from meshwright.check.answer import inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
-from meshwright.check.refusal import Refused, no_rule
+from meshwright.check.refusal import Refused, no_rule, placed, rounded
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
 from meshwright.check.tag import (
@@ -93,6 +93,7 @@ class TypeCheck(TorchFunctionMode):
         self.mesh: View = View({})
         self.degree: Mapping[str, int] = {}
         self._numbers: list[Number] = []
+        self._places: set[str] = set()
         self.axes: dict[str, MeshAxis] = {}
         self._answers = Answers()
 
@@ -148,7 +149,7 @@ class TypeCheck(TorchFunctionMode):
             here = on_mesh(tag, self.mesh, self.axes, self.local)
             found = operand(here, tuple(x.shape), wants, x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
-        if found.known and VERSION in noted and noted[VERSION] != x._version and is_stale(x):
+        if found.known and VERSION in noted and noted[VERSION][1] != x._version and is_stale(x):
             raise _stale(x)
         return found
 
@@ -161,6 +162,8 @@ class TypeCheck(TorchFunctionMode):
         seen: list[Operand] = []
         if self._numbers:
             self._numbers.clear()
+        if self._places:
+            self._places = set()
         values: list[Any] = []
         for argument in args:
             kind = type(argument)
@@ -199,11 +202,27 @@ class TypeCheck(TorchFunctionMode):
         result = func(*args, **kwargs)
         if target is None:
             self.note(outcomes, result)
+            self._demand_exact(rule.name, seen, result)
         else:
             self.note(outcomes, target)
+            self._demand_exact(rule.name, seen, target)
             for tensor in _tensors(target):
                 written(tensor)
         return result
+
+    def _demand_exact(self, op: str, seen: Sequence[Operand], result: Any) -> None:
+        """A sum stays one where its parts are not rounded: an op may do so by its dtype, its target, or by autocast.
+
+        Errors: `Refused`.
+        """
+        dtypes = [operand.dtype for operand in seen if operand.partial]
+        if not dtypes:
+            return
+        for x in _tensors(result):
+            if x.dtype not in dtypes and read(x).layout.partial:
+                for dtype in dtypes:
+                    if torch.promote_types(x.dtype, dtype) != x.dtype:
+                        raise rounded(read(x).layout.partial[0], op, dtype, x.dtype)
 
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
@@ -313,6 +332,7 @@ class TypeCheck(TorchFunctionMode):
                 dtype = torch.int64 if isinstance(number, int) else torch.float32
                 found = self._answers.operands[key] = operand(tag, (), False, dtype, self.mesh, self.degree)
             seen.append(found)
+            self._places.update(axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1)
             return found
         if number.origin.source is not Source.SIZE:
             self._numbers.append(number)
@@ -346,6 +366,10 @@ class TypeCheck(TorchFunctionMode):
                     raise
                 given, named = self._forgotten(given, refused), self._forgotten(named, refused)
                 continue
+            for axis in self._places:
+                for result in each:
+                    if result.tag.layout.get(axis) in (R, I, P):
+                        raise placed(axis, rule.name, result.tag.layout[axis])
             noted = tuple([self._noted(result) for result in each])
             return noted[0] if one else noted
 

@@ -15,7 +15,7 @@ from meshwright.check.tag import Factors, Tag
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source
 from meshwright.comm.transport import Transport
-from meshwright.types.kinds import S, Shard
+from meshwright.types.kinds import P, S, Shard
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.notation import render
 
@@ -59,11 +59,14 @@ class Operand:
     degree: Mapping[str, int]
     known: bool = field(init=False)
     """Whether it has a type on any axis."""
+    partial: bool = field(init=False)
+    """Whether it is a sum over the ranks of any axis."""
     cuts: tuple[Origin | None, ...] = field(init=False)
     """What to say of the local length of each dim that is sharded; empty where none is."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", len(self.layout) > 0)
+        object.__setattr__(self, "partial", P in self.layout.values())
         axes = [self.layout.sharding(dim) for dim in range(len(self.shape))]
         cuts = tuple(
             Origin(Source.LENGTH, frozenset(each), f"x.shape[{dim}]") if each else None for dim, each in enumerate(axes)

@@ -206,6 +206,37 @@ def typed_number(number: Number, name: str) -> Refused:
     )
 
 
+def not_constant(axis: str, kind: SpmdType, name: str) -> Refused:
+    """A factory takes a value that is not the same on every rank."""
+    return Refused(
+        f"{name} is given a tensor that is {kind!r} on axis {axis!r}",
+        "what a factory makes is the same on every rank",
+        "an op on the tensor itself: torch.full_like(x, 1.0) * value; or all_gather, or all_reduce, the value first",
+        code=Code.READ,
+    )
+
+
+def placed(axis: str, op: str, kind: SpmdType) -> Refused:
+    """A rank's place is given to an op as a number that is no tensor's value, and the result would be `kind`."""
+    return Refused(
+        f"on axis {axis!r} {op} is given a number that is another one on each rank, and its result would be {kind!r}",
+        "the ranks would compute different things where the types say that they are equal",
+        f"the same number on every rank; or convert(x, {axis!r}, src=R, dst=V) first, if each rank is to have its own",
+        code=Code.RANK,
+    )
+
+
+def rounded(axis: str, op: str, dtype: Any, into: Any) -> Refused:
+    """The parts of a sum would be rounded."""
+    return Refused(
+        f"on axis {axis!r} an operand is P, and {op} would round its parts from {dtype} to {into}",
+        f"the sum over {axis} would add rounded parts; a sum in lower precision is the collective's business",
+        f"all_reduce(x, {axis!r}, src=P, dst=R) first, and round the sum; or all_reduce with op_dtype, "
+        "the dtype of the collective",
+        code=Code.CAST,
+    )
+
+
 def _asked(text: str) -> str:
     """`x, 1` of `x.shape[1]`."""
     name, found, dim = text.partition(".shape[")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import varying_seed
+from meshwright.check.refusal import not_constant, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
 from meshwright.check.tag import CONSTANT, UNKNOWN, ZERO, Tag, read, typed, write
 from meshwright.comm.number import Number, Source
@@ -34,38 +34,74 @@ _RANDOM: Final = (
 
 def _makes(names: str, tag: Tag) -> None:
     def make(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-        filled = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
-        held = read(filled) if isinstance(filled, Tensor) and _fills(func) else UNKNOWN
+        check.note_call(func.__name__, (*args, *kwargs.values()))
+        filled = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if _fills(func) else None
+        held = UNKNOWN if filled is None else read(filled)
         for axis, kind in held.layout.items():
             if axis in check.varying_seed and kind in (R, I, P):
                 raise varying_seed(axis, kind, func.__name__)
+        made = held if held.layout else _of_arguments(check, func, args, kwargs, tag)
         result: Tensor = func(*args, **kwargs)
-        if held.layout:
-            write(result, held)
-        else:
-            write(result, _of_numbers(check, args, kwargs) if tag is CONSTANT else tag)
+        write(result, made)
         return result
 
     special(*(function for name in names.split() for function in forms(name)))(make)
     special(*(function for name in names.split() if (function := getattr(torch.nn.init, name, None))))(make)
 
 
+def _of_arguments(
+    check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], tag: Tag
+) -> Tag:
+    """The tag of what a factory makes: of values that have a type, of numbers that have an origin, or `tag`."""
+    name = func.__name__
+    given = args[1:] if name.startswith("new_") or name.endswith("_like") else args
+    for x in _listed((given, tuple(kwargs.values()))):
+        if not read(x).layout:
+            continue
+        if name in _COPIES:
+            return typed(read(x).layout, factors=read(x).factors)
+        for axis, kind in read(x).layout.items():
+            if kind not in (R, I):
+                raise not_constant(axis, kind, name)
+    if tag is UNKNOWN and check.varying_seed:
+        return typed(SpmdLayout(dict.fromkeys(sorted(check.varying_seed), V)))
+    return _of_numbers(check, name, (args, tuple(kwargs.values()))) if tag is CONSTANT else tag
+
+
+_COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
+
+
+def _listed(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _listed(each)
+
+
 def _fills(func: Callable[..., Any]) -> bool:
     return func.__name__.endswith("_") and not func.__name__.startswith("new_")
 
 
-def _of_numbers(check: TypeCheck, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tag:
+def _of_numbers(check: TypeCheck, name: str, values: Any) -> Tag:
     """The tag of a tensor that is made of Python numbers: V where one is a rank's place on an axis.
 
     Of one that is made of the rank in the world nothing is known: its author has to say what it is.
+
+    Errors: `Refused` where one is the local length of a sharded dim, and becomes a value.
     """
     axes: set[str] = set()
-    for value in _numbers((args, tuple(kwargs.values()))):
-        if value.origin.source is Source.RANK:
+    for number in _numbers(values):
+        if number.origin.source is Source.RANK:
             return UNKNOWN
-        if value.origin.source is Source.INDEX:
-            axes |= value.origin.axes
+        if number.origin.source is Source.LENGTH and name in _VALUES and not check.local:
+            raise typed_number(number, "a tensor that is made of it")
+        if number.origin.source is Source.INDEX:
+            axes |= number.origin.axes
     return typed(SpmdLayout(dict.fromkeys(sorted(axes), V))) if axes else CONSTANT
+
+
+_VALUES: Final = (*_COPIES, "scalar_tensor")
 
 
 def _numbers(value: Any) -> Iterator[Number]:

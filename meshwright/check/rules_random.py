@@ -48,7 +48,8 @@ def _drawn(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     name = func.__name__.rstrip("_")
     kinds = [kind for x in args if isinstance(x, Tensor) for kind in read(x).layout.values()]
     if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
-        check.note_call("seed", (torch.initial_seed(),))
+        generator = kwargs.get("generator")
+        check.note_call("seed", (torch.initial_seed() if generator is None else generator.initial_seed(),))
     writes = func.__name__.endswith("_") and not func.__name__.startswith("__")
     rule = Pure(name, partial(_infer, name, check.varying_seed), writes=writes)
     return check.judge(rule, func, args, kwargs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meshwright.types.kinds import SpmdType
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 ATTRIBUTE: Final = "_spmd_tag"
@@ -54,7 +55,9 @@ class Tag:
     stated: str = ""
 
     def __reduce__(self) -> Any:
-        return _restored, (self.layout, self.fresh, self.counted, self.factors)  # the rest belongs to this process
+        kinds = tuple((axis, repr(kind)) for axis, kind in self.layout.items())
+        fresh = None if self.fresh is None else self.fresh.value
+        return _restored, (kinds, fresh, tuple(sorted(self.counted)), self.factors)  # the rest is this process's
 
 
 UNKNOWN: Final = Tag(_NOTHING)
@@ -77,8 +80,23 @@ def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE, factors: Factors
     return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted, factors=factors))
 
 
-def _restored(layout: SpmdLayout, fresh: Fresh | None, counted: frozenset[str], factors: Factors | None) -> Tag:
-    return typed(layout, counted, factors) if fresh is None else {Fresh.ZERO: ZERO, Fresh.CONSTANT: CONSTANT}[fresh]
+def _restored(
+    kinds: tuple[tuple[str, str], ...], fresh: str | None, counted: tuple[str, ...], factors: Factors | None
+) -> Tag:
+    if fresh is not None:
+        return ZERO if fresh == Fresh.ZERO.value else CONSTANT
+    return typed(SpmdLayout({axis: _kind(text) for axis, text in kinds}), frozenset(counted), factors)
+
+
+def _kind(text: str) -> SpmdType:
+    """`S(1)`, `S(0, (3, 2))` or a letter, as printed."""
+    if not text.startswith("S"):
+        return {kind.letter: kind for kind in (R, I, V, P)}[text]
+    dim, *sizes = map(int, re.findall(r"-?\d+", text))
+    return Shard(dim, tuple(sizes) or None)
+
+
+torch.serialization.add_safe_globals([_restored])  # a tensor that was saved under the checker loads like any other
 
 
 def read(x: Tensor) -> Tag:
@@ -99,7 +117,7 @@ def write(x: Tensor, tag: Tag) -> None:
     else:
         known[ATTRIBUTE] = tag
         try:
-            known[VERSION] = x._version
+            known[VERSION] = id(x), x._version
         except RuntimeError:  # in inference mode nobody counts writes
             known.pop(VERSION, None)
 
@@ -108,18 +126,38 @@ def written(x: Tensor) -> None:
     """A write into `x` was judged: what is known of it, and of what it is a view of, still holds."""
     if torch.is_inference(x):
         return
-    for each in (x, x._base):
+    for each in (x, x._base, *_twins(x)):
         if each is not None:
-            each.__dict__[VERSION] = x._version
+            each.__dict__[VERSION] = id(each), each._version
+
+
+_TWIN: Final = "_spmd_twin"
+
+
+def share(x: Tensor, source: Tensor) -> None:
+    """`x` is what `source` holds, by another name that torch does not call a view."""
+    x.__dict__[_TWIN] = weakref.ref(source)
+
+
+def _twins(x: Tensor) -> Iterator[Tensor]:
+    """The tensors that `x`, or what it is a view of, is another name of."""
+    for each in (x, x._base):
+        while each is not None:
+            twin = each.__dict__.get(_TWIN)
+            each = twin() if twin is not None else None
+            if each is not None:
+                yield each
+                if each._base is not None:
+                    yield each._base
 
 
 def is_stale(x: Tensor) -> bool:
     """Whether something was written into the memory of `x`, by a call that nobody judged, since its type was noted."""
     noted = x.__dict__.get(VERSION)
-    if noted is None or x._version <= noted:
-        return False
+    if noted is None or noted[0] != id(x) or x._version <= noted[1]:
+        return False  # what was copied with its attributes is another tensor
     base = x._base
-    return base is None or base.__dict__.get(VERSION, -1) < x._version
+    return base is None or base.__dict__.get(VERSION, (0, -1))[1] < x._version
 
 
 def layout_of(x: Tensor) -> Mapping[str, SpmdType]:

@@ -111,8 +111,9 @@ def test_numbers_remember_through_arithmetic():
 
 def seeded(seed):
     def program():
+        x = given(R, 8)
         torch.manual_seed(seed())
-        return F.dropout(given(R, 8))
+        return F.dropout(x)
 
     return program
 

@@ -10,17 +10,17 @@ import meshwright.spmd as spmd
 x = torch.ones(4)
 
 spmd.redistribute(x, "tp", dst=spmd.R)  # call-arg
-spmd.redistribute(x, "tp", spmd.S(0), spmd.R)  # misc
+spmd.redistribute(x, "tp", spmd.S(0), spmd.R)  # call-arg
 spmd.all_reduce(x, 0, src=spmd.P, dst=spmd.R)  # arg-type
 spmd.all_gather(x, "tp", src="S(0)", dst=spmd.R)  # arg-type
 spmd.convert(x, "tp", src=spmd.S, dst=spmd.R)  # arg-type
 spmd.assert_type(x, {"tp": "R"})  # dict-item
 spmd.assert_type(1.0, {"tp": spmd.R})  # type-var
 number: float = spmd.all_reduce(x, "tp", src=spmd.P, dst=spmd.R)  # assignment
-listed: list[Tensor] = spmd.assert_type(x, spmd.R)  # assignment
-missing: str = spmd.get_partition_spec(x).layout()  # union-attr
+listed: list[Tensor] = spmd.assert_type(x, spmd.R)  # arg-type
+spmd.get_partition_spec(x).layout()  # union-attr
 spmd.mesh(dp="2")  # arg-type
-spmd.typecheck(True)  # misc
+spmd.typecheck(True)  # call-arg
 spmd.check(lambda: None, ["dp", "tp"])  # arg-type
 spmd.no_typecheck(3)  # call-overload
 spmd.register_autograd_function(torch.autograd.Function, proven=False)  # call-overload
