@@ -62,6 +62,10 @@ def typecheck(*, local: bool | None = None, collect: bool = False) -> Iterator[R
             raise
         for problem in error.problems:
             report.add(problem)
+    except Exception as error:
+        if report.problems:  # it comes of what is wrong
+            raise SpmdTypeError(report.problems) from error
+        raise
     report.demand_none()
 
 

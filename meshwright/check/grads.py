@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -14,13 +14,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from meshwright.check import source
 from meshwright.check.algebra import agree
 from meshwright.check.context import active, is_type_checking
-from meshwright.check.mode import TypeCheck
+from meshwright.check.intercept import listening
+from meshwright.check.mode import STATES, TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
 from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R
+from meshwright.types.layout import SpmdLayout
 
 Call = tuple[Any, ...]
 
@@ -84,11 +86,77 @@ def set_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Map
 
 
 def gradient_tag(x: Tensor) -> Tag:
-    """What is known of a gradient of `x`."""
-    layout = read(x).layout
+    """What is known of a gradient of `x`: the dual of its type, or what a hook made of that."""
+    layout = expected_gradient(x)
     if not layout:
         return UNKNOWN
-    return Tag(layout.dual, owner=weakref.ref(x)) if x.is_leaf else typed(layout.dual)
+    return Tag(layout, owner=weakref.ref(x)) if x.is_leaf else typed(layout)
+
+
+_HOOKED: Final = "_spmd_hooked"
+
+
+def expected_gradient(x: Tensor) -> SpmdLayout:
+    """The type that autograd's gradient of `x` has, after its hooks."""
+    found: SpmdLayout = x.__dict__.get(_HOOKED) or read(x).layout.dual
+    return found
+
+
+@special(torch.Tensor.register_hook)
+def hooked(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> Any:
+    """A hook is judged when backward runs it; what it returns in place of a leaf's gradient is the leaf's gradient."""
+    given = _named(("x", "hook"), args, kwargs)
+    x, hook = given["x"], given["hook"]
+    whose = weakref.ref(x)
+
+    def judged(gradient: Tensor) -> Any:
+        owner = whose()
+        if active() is not check or owner is None or not read(owner).layout:
+            return hook(gradient)
+        with listening(check):
+            if read(gradient) is UNKNOWN:
+                write(gradient, typed(expected_gradient(owner)))
+            result = hook(gradient)
+        if isinstance(result, Tensor) and read(result).layout:
+            check.run(_replaced, torch.Tensor.register_hook, (owner, result), {})
+        return result
+
+    return func(x, judged)
+
+
+def _replaced(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> None:
+    owner, result = args
+    mine = read(owner).layout
+    for axis, kind in read(result).layout.items():
+        expected = mine.get(axis)
+        if expected is None or agree(expected.dual, kind, flows=False) or (owner.is_leaf and kind is expected):
+            continue
+        raise Refused(
+            f"on axis {axis!r} a hook makes the gradient {kind!r}, and the tensor is {expected!r}",
+            f"the gradient of {expected!r} is {expected.dual!r}",
+            f"a hook that returns {expected.dual!r} on axis {axis!r}",
+            code=Code.REDUCED,
+        )
+    if owner.is_leaf:
+        owner.__dict__[_HOOKED] = read(result).layout
+
+
+STATES[torch.Tensor.register_hook] = lambda check, func, args, kwargs: None
+
+
+@special(torch.Tensor.register_post_accumulate_grad_hook)
+def hooked_after(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> Any:
+    """A hook that runs when `.grad` is there is judged like the code behind backward."""
+    given = _named(("x", "hook"), args, kwargs)
+    hook = given["hook"]
+
+    def judged(x: Tensor) -> None:
+        if active() is not check:
+            return hook(x)  # type: ignore[no-any-return]
+        with listening(check):
+            return hook(x)  # type: ignore[no-any-return]
+
+    return func(given["x"], judged)
 
 
 def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: Any, run: Callable[[], Any]) -> None:
@@ -135,11 +203,11 @@ def _demand_unreduced(leaf: Tensor) -> None:
     if leaf.grad is None:
         return
     for axis, kind in read(leaf.grad).layout.items():
-        expected = read(leaf).layout.get(axis)
-        if expected is not None and not agree(expected.dual, kind, flows=False):
+        expected = expected_gradient(leaf).get(axis)
+        if expected is not None and not agree(expected, kind, flows=False):
             raise Refused(
                 f"on axis {axis!r} the gradient of {source.name_of(leaf)} is {kind!r} already, and backward adds "
-                f"{expected.dual!r} to it",
+                f"{expected!r} to it",
                 "a sum over ranks that was reduced would be reduced again together with what is new",
                 "accumulate first and reduce once; or zero_grad() before this backward",
                 code=Code.REDUCED,

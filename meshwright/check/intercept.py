@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 W = TypeVar("W", bound=Callable[..., Any])
 
@@ -87,6 +88,11 @@ def _install() -> None:
         if key not in _wrappers or _wrappers[key][0] is not original:
             _wrappers[key] = original, each.wrap(original)
         setattr(owner, each.name, _wrappers[key][1])
+
+
+def listening(mode: TorchFunctionMode) -> AbstractContextManager[Any]:
+    """A block whose calls reach `mode`, also where the engine of autograd runs it from inside a rule."""
+    return nullcontext() if mode_is_on() else mode
 
 
 def mode_is_on() -> bool:

@@ -89,6 +89,8 @@ class TypeCheck(TorchFunctionMode):
         self.report = report
         self.local, self.collect, self.trace, self.rank = local, collect, trace, rank
         self.varying_seed: frozenset[str] = frozenset()
+        self.told: Problem | None = None
+        """What was said last."""
         self.paused = False
         self.mesh: View = View({})
         self.degree: Mapping[str, int] = {}
@@ -119,7 +121,7 @@ class TypeCheck(TorchFunctionMode):
                 return self.judge(rule, func, args, kwargs)
             return rule(self, func, args, kwargs)
         except Refused as refused:
-            problem = self.problem(func, args, kwargs, refused)
+            problem = self.told = self.problem(func, args, kwargs, refused)
             if not self.collect:
                 raise SpmdTypeError(problem) from None
             self.report.add(problem)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
+from meshwright.check import source
 from meshwright.check.context import checking
 from meshwright.check.report import Call, Report
 from meshwright.codes import Code
@@ -59,10 +60,20 @@ def _traced(program: Callable[[], Any], view: View, rank: int, local: bool, repo
         except SpmdTypeError as error:
             for problem in error.problems:
                 report.add(problem)
-        except Exception:
-            if not report.problems:  # else it comes of what is wrong: shapes that do not fit, say
-                raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            if not report.problems:  # else it comes of what is wrong
+                report.add(_failed(rank, error))
     return trace
+
+
+def _failed(rank: int, error: Exception) -> Problem:
+    return Problem(
+        where=source.line_of(error.__traceback__),
+        what=f"rank {rank} fails: {type(error).__name__}: {error}",
+        why="what a rank holds does not fit together",
+        fix="local shapes that fit on every rank, and types that say which dims they are parts of",
+        code=Code.SHAPE,
+    )
 
 
 def differences(traces: Mapping[int, Sequence[Call]], places: Mapping[int, Mapping[str, int]]) -> list[Problem]:

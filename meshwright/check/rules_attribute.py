@@ -14,7 +14,7 @@ from meshwright.check.refusal import Refused, typed_number
 from meshwright.check.rule import Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
-from meshwright.check.tag import Tag, read, write, written
+from meshwright.check.tag import Tag, read, share, write, written
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.scope import find, size
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _SAYING: Final = (
     "dim ndimension stride storage_offset element_size is_contiguous is_floating_point is_complex "
-    "is_signed is_pinned is_same_size data_ptr untyped_storage get_device requires_grad_ retain_grad register_hook "
-    "register_post_accumulate_grad_hook __repr__ __hash__ _is_view is_tensor is_storage result_type can_cast "
+    "is_signed is_pinned is_same_size data_ptr untyped_storage get_device requires_grad_ retain_grad "
+    "__repr__ __hash__ _is_view is_tensor is_storage result_type can_cast "
     "share_memory_ is_shared is_conj is_neg is_inference has_names pin_memory record_stream _set_grad_enabled "
     "__reduce_ex__ _has_compatible_shallow_copy_type"
 )
@@ -154,3 +154,14 @@ def counted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     found = func(*args, **kwargs)
     axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
     return Whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found
+
+
+@special(*forms("detach"))
+def detached(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The same memory without a gradient: a write into one is a write into both."""
+    result = check.judge(_DETACH, func, args, kwargs)
+    share(result, args[0])
+    return result
+
+
+_DETACH: Final = Pure("detach", lambda input: _SAME.infer("detach", (input,), {}))

@@ -15,7 +15,6 @@ from meshwright.check.operand import Operand, operand, whole_shape
 from meshwright.check.refusal import Refused, change, other_order
 from meshwright.check.report import Trusted
 from meshwright.check.rule import special
-from meshwright.check.rules_function import exchanged
 from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, is_stale, read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type, assert_type_like
@@ -154,8 +153,6 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         check.report.trust(
             check.report.claims, Trusted(source.line(), f"{step.src!r} on axis {step.axis!r} is {step.dst!r}")
         )
-    if step.op.communicates:
-        exchanged()
     result: Tensor = func(*args, **kwargs)
     if result is x and not bound.options.inplace:
         result = x.view_as(x)  # another type of the same memory
@@ -191,6 +188,8 @@ def _starts(check: TypeCheck, step: Step, known: SpmdType, flows: bool) -> bool:
         return True
     if known is P and step.is_claim and step.src is V and step.dst is P:
         return True
+    if isinstance(known, Shard) and isinstance(step.src, Shard):
+        return False  # a cut that is known is another one
     varies = isinstance(known, Shard) or known is V
     return check.local and varies and (isinstance(step.src, Shard) or step.src is V)
 

@@ -20,6 +20,8 @@ from meshwright.check.report import Trusted
 from meshwright.check.source import line
 from meshwright.check.tag import UNKNOWN, read, typed, write
 from meshwright.codes import Code
+from meshwright.comm.scope import View, set_current_mesh
+from meshwright.comm.transport import Alone
 from meshwright.types.kinds import Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
 
@@ -91,7 +93,7 @@ def _judged(
         write(x, typed(stated))
     key = cls, tuple((each.tag, each.shape) for each in before), tuple(declared)
     if key not in _proven and any(x.requires_grad for x in results):
-        _prove(check, cls, args, results, declared, alone=not traffic.seen)
+        _prove(check, cls, args, results, declared, traffic.elsewhere)
         _proven.add(key)
     return outputs
 
@@ -189,7 +191,7 @@ def _prove(
     args: tuple[Any, ...],
     results: Sequence[Tensor],
     declared: Sequence[SpmdLayout],
-    alone: bool,
+    traffic_elsewhere: bool,
 ) -> None:
     """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones."""
     ctx = next(x.grad_fn for x in results if x.grad_fn is not None)
@@ -213,8 +215,9 @@ def _prove(
             check.report.trust(
                 check.report.claims, Trusted(line(), f"the gradient of {name} that {cls.__name__} returns")
             )
-    if alone and not counter.seen and cls not in _unproven:
-        _demand_adjoint(cls, args, results)
+    if cls not in _unproven and not (traffic_elsewhere or counter.elsewhere):
+        with set_current_mesh(View({axis: Alone(axis) for axis in check.mesh})):
+            _demand_adjoint(cls, args, results)
 
 
 def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tuple[str, Tensor, Tensor]]:
@@ -227,33 +230,29 @@ def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tu
 
 
 class _Communication:
-    """Whether ranks exchange anything in a block."""
+    """Whether ranks exchange anything in a block by a collective of torch, whose group has all its ranks always."""
 
     def __enter__(self) -> None:
-        self.before = _exchanges()
+        self.before = _count
 
     def __exit__(self, *_: object) -> None:
-        self.seen = _exchanges() != self.before
+        self.elsewhere = _count != self.before
 
 
 _count = 0
 
 
 def exchanged() -> None:
-    """A collective runs."""
+    """A collective of torch runs."""
     global _count
     _count += 1
-
-
-def _exchanges() -> int:
-    return _count
 
 
 _LARGEST: Final = 100_000
 
 
 def _demand_adjoint(cls: Any, args: tuple[Any, ...], results: Sequence[Tensor]) -> None:
-    """Backward against central differences, in double precision, of a Function that no other rank takes part in.
+    """Backward against central differences, in double precision, as if every axis had one rank.
 
     Not of tensors without values, nor of large ones.
     """

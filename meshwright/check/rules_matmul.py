@@ -166,7 +166,7 @@ def multi_dot(tensors: tuple[Operand, ...]) -> Result:
         labels[0] = (1,)
     if len(tensors[-1].shape) == 1:
         labels[-1] = (last - 1,)
-    terms = [Term(f"tensor {n}", one, mine) for n, (one, mine) in enumerate(zip(tensors, labels, strict=True))]
+    terms = [Term(f"tensors[{n}]", one, mine) for n, (one, mine) in enumerate(zip(tensors, labels, strict=True))]
     out = tuple(end for end, tensor in ((0, tensors[0]), (last, tensors[-1])) if len(tensor.shape) == 2)
     return propagate("multi_dot", terms, (tuple(Factor(n) for n in range(last)),), out)
 

@@ -84,6 +84,21 @@ def unbatched(original: Callable[..., Any], x: Any, level: int, size: Any, dim: 
     return made
 
 
+@place(lambda: torch.nn.Module, "load_state_dict")
+def loaded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch collects what goes wrong in words; a type error stays one.
+
+    Errors: `SpmdTypeError` where a value of another type than the state's was to be written into it.
+    """
+    check = active()
+    try:
+        return original(*args, **kwargs)
+    except RuntimeError as error:
+        if check is not None and check.told is not None and check.told.what in str(error):
+            raise SpmdTypeError(check.told) from None
+        raise
+
+
 @place(lambda: sys.modules.get("torch._dynamo.eval_frame"), "_callback_from_stance")
 def compiling(original: Callable[..., Any], callback: Any, *args: Any) -> Any:
     """A compiled function is called; one that is never to be compiled has no callback."""

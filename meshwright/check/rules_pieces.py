@@ -78,8 +78,8 @@ def _joined(number: int, tensor: Operand, labels: tuple[int, ...], at: int) -> T
         axis = tensor.layout.sharding(at)[0]
         shard = tensor.layout[axis]
         assert isinstance(shard, Shard)
-        raise along_shard(axis, f"tensor {number}", shard, "cat")
-    return Term(f"tensor {number}", tensor, tuple(("joined", number) if each == at else each for each in labels))
+        raise along_shard(axis, f"tensors[{number}]", shard, "cat")
+    return Term(f"tensors[{number}]", tensor, tuple(("joined", number) if each == at else each for each in labels))
 
 
 @pure("stack")
@@ -87,7 +87,7 @@ def stack(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
     """One above the other along a new dim; all of one type."""
     labels = tuple(range(len(tensors[0].shape)))
     at = dim % (len(labels) + 1)
-    terms = [Term(f"tensor {n}", tensor, labels) for n, tensor in enumerate(tensors)]
+    terms = [Term(f"tensors[{n}]", tensor, labels) for n, tensor in enumerate(tensors)]
     out = (*labels[:at], "new", *labels[at:])
     lengths: dict[Label, int] = {"new": len(tensors)}
     return propagate("stack", terms, [(Factor(n),) for n in range(len(terms))], out, lengths=lengths)

@@ -53,7 +53,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Result, ...]:
 
 def _shaped(op: str, number: int, given: Sequence[Operand], labels: Sequence[Labels], out: Labels) -> Result:
     """One tensor in a shape that others decide: of those it matters only how they are cut."""
-    terms = [Term(f"tensor {n}", one if n == number else _cut_alone(one), labels[n]) for n, one in enumerate(given)]
+    terms = [Term(f"tensors[{n}]", one if n == number else _cut_alone(one), labels[n]) for n, one in enumerate(given)]
     return propagate(op, terms, (tuple(Factor(n, linear=n == number) for n in range(len(terms))),), out)
 
 

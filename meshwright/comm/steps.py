@@ -319,6 +319,7 @@ def _counted(x: Tensor, group: Transport) -> Tensor:
                 where=f"axis {group.name!r}",
                 what=f"dim 0 of {tuple(x.shape)} is to hold one entry for each of {group.size} ranks",
                 why="V is the list of the ranks' tensors, stacked along dim 0 where it is whole",
+                fix=f"a dim 0 of {group.size} entries; or S(0), by which the ranks cut dim 0",
                 code=Code.SHAPE,
             )
         )

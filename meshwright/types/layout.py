@@ -41,6 +41,8 @@ class SpmdLayout(Mapping[str, SpmdType]):
                     Problem(
                         where="layout",
                         what=f"a layout maps axis names to types; got the axis {axis!r}",
+                        why="axes are looked up by name",
+                        fix='{"tp": R}',
                         code=Code.LAYOUT,
                     )
                 )
@@ -49,6 +51,10 @@ class SpmdLayout(Mapping[str, SpmdType]):
                     Problem(
                         where="layout",
                         what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {kind!r}",
+                        why="a type is a value, not its name",
+                        fix=f"{kind}, imported from meshwright.spmd"
+                        if kind in ("R", "I", "V", "P")
+                        else "one of these",
                         code=Code.LAYOUT,
                     )
                 )

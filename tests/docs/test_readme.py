@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import flags, recipes
+from meshwright import cli, flags, recipes
 from meshwright.train.assemble import run_dims
 from meshwright.train.preflight import preflight
 
@@ -56,11 +56,62 @@ def test_there_are_commands_to_try():
     assert len(commands()) >= 6
 
 
-@pytest.mark.parametrize("arguments", [line for line in commands() if "--help" not in line], ids=" ".join)
+def commands_of(word: str) -> list[list[str]]:
+    """What follows `meshwright train` or `meshwright check`, wherever the README says so."""
+    return [rest for first, *rest in commands() if first == word and "--help" not in rest]
+
+
+def joined(text: str) -> str:
+    """The words of a text: where a terminal breaks its lines says nothing."""
+    return " ".join(text.split())
+
+
+def test_all_commands_are_tried():
+    assert {first for first, *_ in commands()} == {"train", "check"}
+
+
+@pytest.mark.parametrize("arguments", commands_of("train"), ids=" ".join)
 def test_every_command_is_one_that_could_start(arguments, reader):
-    assert arguments[0] == "train"
-    config = flags.parse(recipes.find(arguments[1]), arguments[2:], program="meshwright train")
+    config = flags.parse(recipes.find(arguments[0]), arguments[1:], program="meshwright train")
     preflight(config, run_dims(config).world)
+
+
+@pytest.mark.parametrize("arguments", commands_of("check"), ids=" ".join)
+def test_what_is_to_be_checked_is_right(arguments, reader, capsys):
+    assert cli.main(["check", *arguments]) == 0
+    shown = capsys.readouterr().out
+    if "--json" in arguments:
+        document = json.loads(shown)
+        named = re.search(r"one JSON document with the same: (.*?)\. ", README)
+        assert set(re.findall(r"`(\w+)`", named[1])) <= set(document)
+        assert document["verdict"] == "right"
+    else:
+        assert ": right, " in shown.splitlines()[0]
+
+
+def test_1024_ranks_are_1024_ranks(reader, capsys):
+    (line,) = [line for block in blocks("sh") for line in block.splitlines() if "1024 ranks" in line]
+    cli.main(shlex.split(line, comments=True)[1:])
+    assert "= 1024 ranks: right" in capsys.readouterr().out
+
+
+def test_what_check_prints_is_shown(reader):
+    command, shown = re.findall(r"<!-- shown: (.*?) -->\n```text\n(.*?)```", README, re.DOTALL)[0]
+    ended = meshwright(*shlex.split(command)[1:], folder=reader)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    printed = [line.rstrip() for line in ended.stdout.rstrip().splitlines()]
+    assert [f"$ {command}", *printed] == shown.splitlines()
+
+
+def test_what_check_says_of_a_forgotten_sum_is_shown(reader, capsys):
+    before, after, shown = re.findall(r"<!-- wrong: (.*?) / (.*?) -->\n```text\n(.*?)```", README, re.DOTALL)[0]
+    assert f'`"weight": {after}`' in README
+    assert before in example("layouts.py")
+    (reader / "layouts.py").write_text(example("layouts.py").replace(before, after))
+    assert cli.main(["check", "./layouts.py"]) == 1
+    assert joined(f"$ meshwright check ./layouts.py\n{capsys.readouterr().out}").startswith(joined(shown))
+    assert cli.main(["train", "./layouts.py"]) == 2
+    assert not (reader / "runs").exists()
 
 
 def test_the_layouts_example_changes_what_it_says(reader):
@@ -70,15 +121,16 @@ def test_the_layouts_example_changes_what_it_says(reader):
 
 
 def test_the_types_alone(reader):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("{tp:S(1)}") == 2
-    wrong = example("mlp.py").replace("src=spmd.P, dst=spmd.S(1)", "src=spmd.R, dst=spmd.S(1)")
-    (reader / "mlp.py").write_text(wrong)
-    ended = subprocess.run([*torchrun, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
+    def ran() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "mlp.py"], cwd=reader, capture_output=True, text=True, timeout=120)
+
+    (shown,) = re.findall(r"```text\n\$ python mlp\.py\n(.*?)```", README, re.DOTALL)
+    ended = ran()
     assert ended.returncode == 1
-    assert "SpmdTypeError: mlp.py:" in ended.stderr
+    assert joined(ended.stderr).endswith(joined(shown))
+    (mended,) = re.findall(r"`(y \+ .*?)` is right", README)
+    (reader / "mlp.py").write_text(example("mlp.py").replace("y + bias", mended))
+    assert (ran().returncode, ran().stderr) == (0, "")
 
 
 def test_the_first_recipe_learns(reader):
