@@ -162,10 +162,8 @@ class TypeCheck(TorchFunctionMode):
     def judge(self, rule: Pure, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run `func` if `rule` allows it, and note what it returns."""
         seen: list[Operand] = []
-        if self._numbers:
-            self._numbers.clear()
-        if self._places:
-            self._places = set()
+        if self._numbers or self._places:
+            self.begin()
         values: list[Any] = []
         for argument in args:
             kind = type(argument)
@@ -204,15 +202,29 @@ class TypeCheck(TorchFunctionMode):
         result = func(*args, **kwargs)
         if target is None:
             self.note(outcomes, result)
-            self._demand_exact(rule.name, seen, result)
+            self.demand_exact(rule.name, seen, result)
         else:
             self.note(outcomes, target)
-            self._demand_exact(rule.name, seen, target)
+            self.demand_exact(rule.name, seen, target)
             for tensor in _tensors(target):
                 written(tensor)
         return result
 
-    def _demand_exact(self, op: str, seen: Sequence[Operand], result: Any) -> None:
+    def begin(self) -> None:
+        """A call: nothing is known yet of the numbers among its arguments."""
+        self._numbers.clear()
+        self._places = set()
+
+    def demand_unplaced(self, op: str, layout: SpmdLayout) -> None:
+        """No rank's place was among the arguments of a call whose result is the same on every rank.
+
+        Errors: `Refused`.
+        """
+        for axis in self._places:
+            if layout.get(axis) in (R, I, P):
+                raise placed(axis, op, layout[axis])
+
+    def demand_exact(self, op: str, seen: Sequence[Operand], result: Any) -> None:
         """A sum stays one where its parts are not rounded: an op may do so by its dtype, its target, or by autocast.
 
         Errors: `Refused`.
@@ -221,7 +233,7 @@ class TypeCheck(TorchFunctionMode):
         if not dtypes:
             return
         for x in _tensors(result):
-            if x.dtype not in dtypes and read(x).layout.partial:
+            if read(x).layout.partial:
                 for dtype in dtypes:
                     if torch.promote_types(x.dtype, dtype) != x.dtype:
                         raise rounded(read(x).layout.partial[0], op, dtype, x.dtype)
@@ -368,10 +380,8 @@ class TypeCheck(TorchFunctionMode):
                     raise
                 given, named = self._forgotten(given, refused), self._forgotten(named, refused)
                 continue
-            for axis in self._places:
-                for result in each:
-                    if result.tag.layout.get(axis) in (R, I, P):
-                        raise placed(axis, rule.name, result.tag.layout[axis])
+            for result in each if self._places else ():
+                self.demand_unplaced(rule.name, result.tag.layout)
             noted = tuple([self._noted(result) for result in each])
             return noted[0] if one else noted
 

@@ -120,5 +120,8 @@ _makes(_RANDOM, UNKNOWN)
 @pure("ones_like", "full_like")
 def like(input: Operand, *args: Any, **kwargs: Any) -> Result:
     """One value in the shape of `input`: the same on every rank, cut where `input` is cut."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Operand) and any(kind not in (R, I) for kind in value.layout.values()):
+            raise TypeError("a value that is not the same on every rank")
     types = {axis: R if kind is P else kind for axis, kind in input.tag.layout.items()}
     return Result(typed(SpmdLayout(types), factors=input.tag.factors), input.whole)

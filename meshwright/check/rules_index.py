@@ -108,6 +108,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     target, index, value = args
     check.note_call("__setitem__", args)
     seen: list[Operand] = []
+    check.begin()
     given = check.seen_by_rules(index, seen)
     mine, theirs = check.operand(target), check.seen_by_rules(value, seen)
     if not any(operand.layout for operand in (mine, *seen)):
@@ -115,7 +116,9 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         check.note_plain(target, [mine, *seen])
         return result
     if mine.tag.fresh is not None:
-        return _write_into_fresh(func, args, theirs)
+        result = _write_into_fresh(func, args, theirs)
+        check.demand_exact("a write", seen, target)
+        return result
     try:
         region = getitem(mine, given)
     except TypeError as error:
@@ -124,8 +127,10 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     part = check.operand_of(region.tag, tuple(target[index].shape), mine)
     written = _WRITTEN.infer("a write", (part, theirs), {})
     demand_kept("a write", part, written)
+    check.demand_unplaced("a write", mine.tag.layout)
     check.demand_unshared("a write", target)
     result = func(*args, **kwargs)
+    check.demand_exact("a write", seen, target)
     marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
         gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}

@@ -204,7 +204,7 @@ def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
     return _CAST.infer(op, (input,), {})
 
 
-@pure("to", "type_as", "cpu", "cuda")
+@pure("to", "type", "type_as", "cpu", "cuda")
 def to(input: Operand, *args: Any, **kwargs: Any) -> Result:
     """Any form of `.to`: the dtype is looked for among the arguments."""
     dtype = input.dtype

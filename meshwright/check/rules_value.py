@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from meshwright.check.context import active
+from meshwright.check.intercept import mode_is_on
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, change
+from meshwright.check.refusal import Refused, change, typed_number
 from meshwright.check.rule import forms, special
 from meshwright.check.tag import read
 from meshwright.codes import Code
+from meshwright.comm.number import Number, Source, watchers
 from meshwright.types.kinds import I, P, R
 
 if TYPE_CHECKING:
@@ -53,6 +56,21 @@ def _read(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 special(*(function for name in _READING.split() for function in forms(name)))(_read)
+
+
+def _watched(number: Number) -> None:
+    """float() of a local length: nothing follows what it gives."""
+    check = active()
+    if check is None or check.local or number.origin.source is not Source.LENGTH or not mode_is_on():
+        return
+
+    def refuse(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        raise typed_number(number, "what float() makes a plain number for")
+
+    check.run(refuse, float, (), {})
+
+
+watchers.append(_watched)
 
 
 @special(torch.Tensor.__format__)

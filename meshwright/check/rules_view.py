@@ -9,13 +9,13 @@ from typing import Any
 from meshwright.check.algebra import Result
 from meshwright.check.factors import Factor, assembled, factored, unsharded
 from meshwright.check.operand import Operand, Shape
-from meshwright.check.refusal import Refused, along_shard, change
+from meshwright.check.refusal import Refused, along_shard, change, invariant_meets
 from meshwright.check.regroup import Unfit, regrouped, resolve
 from meshwright.check.rule import pure
 from meshwright.check.tag import typed
 from meshwright.codes import Code
 from meshwright.comm.number import Number
-from meshwright.types.kinds import R, S, Shard
+from meshwright.types.kinds import I, R, S, Shard
 from meshwright.types.layout import SpmdLayout
 
 
@@ -117,7 +117,27 @@ def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
         if wanted[new + dim] in (-1, length):
             places[dim] = new + dim
             whole[new + dim] = input.whole[dim]
-    return moved("expand", input, places, tuple(whole))
+    result = moved("expand", input, places, tuple(length for length in whole))
+    for at, length in enumerate(wanted):
+        if isinstance(length, Number) and at not in places.values() and result.tag.factors is None:
+            result = _spread(input, result, at, length)
+    return result
+
+
+def _spread(input: Operand, result: Result, at: int, length: Number) -> Result:
+    """A dim that is made as long as what a rank holds of a sharded dim is sharded like it: it is alike everywhere."""
+    assert result.whole is not None
+    types = dict(result.tag.layout)
+    total = result.whole[at]
+    for axis in sorted(length.origin.axes):
+        kind = types.get(axis)
+        if kind is I and input.flows:
+            raise invariant_meets(axis, "input", "the length", S(at), None)
+        if kind in (R, I):
+            types[axis] = S(at)
+            total *= input.degree.get(axis, 1)
+    whole = (*result.whole[:at], total, *result.whole[at + 1 :])
+    return Result(typed(SpmdLayout(types), result.tag.counted), whole)
 
 
 @pure("view", "reshape")

@@ -62,10 +62,28 @@ class Real(Number, float):
         return made
 
     def __reduce__(self) -> Any:
-        return float, (float(self),)
+        return float, (float.__float__(self),)
 
+
+watchers: Final[list[Callable[[Number], None]]] = []
+"""Who wants to know that a number becomes a plain float, and forgets where it comes from."""
+
+
+def _plain_float(self: Any) -> float:
+    for watch in watchers:
+        watch(self)
+    return int.__float__(self) if isinstance(self, int) else float.__float__(self)
+
+
+for _each in (Whole, Real):
+    setattr(_each, "__float__", _plain_float)  # noqa: B010
 
 _PLAIN: Final[dict[type[Number], type]] = {Whole: int, Real: float}
+
+
+def _bare(number: Any) -> Any:
+    """The same number, without its origin."""
+    return int(number) if isinstance(number, int) else float.__float__(number)
 
 
 def _with(value: Any, origin: Origin) -> Any:
@@ -89,8 +107,6 @@ def _both(a: Origin, b: Origin, name: str) -> Origin | None:
 
 
 def _forward(name: str, function: Callable[..., Any], cls: type[Number]) -> None:
-    plain = _PLAIN[cls]
-
     def method(self: Any, *others: Any) -> Any:
         origin: Origin | None = self.origin
         values = []
@@ -98,11 +114,11 @@ def _forward(name: str, function: Callable[..., Any], cls: type[Number]) -> None
             if isinstance(other, Number):
                 assert origin is not None
                 origin = _both(origin, other.origin, name.strip("_").removeprefix("r"))
-                other = _PLAIN[type(other)](other)
+                other = _bare(other)
             elif type(other) not in (int, float, bool):
                 return NotImplemented
             values.append(other)
-        result = function(plain(self), *values)
+        result = function(_bare(self), *values)
         return result if origin is None else _with(result, origin)
 
     setattr(cls, name, method)
