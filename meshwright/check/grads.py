@@ -152,9 +152,9 @@ def hooked_after(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs:
 
     def judged(x: Tensor) -> None:
         if active() is not check:
-            return hook(x)  # type: ignore[no-any-return]
+            return hook(x)
         with listening(check):
-            return hook(x)  # type: ignore[no-any-return]
+            return hook(x)
 
     return func(given["x"], judged)
 

@@ -46,7 +46,7 @@ def apply(
     if bound is None or not isinstance(x, Tensor):
         _demand_tensor(x, _where(axis))
         if _from_the_end(src) or _from_the_end(dst):
-            return apply(x, axis, *(_counted(kind, x) for kind in (src, dst)), op, options, expert_mode)
+            return apply(x, axis, _counted(src, x), _counted(dst, x), op, options, expert_mode)
         bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
     return _carried(x, bound) if bound else _kept(x, {group.name: src}, options)
 

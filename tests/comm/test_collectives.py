@@ -76,12 +76,6 @@ def pasted(fix, x):
     [
         (all_reduce, S(0), R, "all_gather(x, 'tp', src=S(0), dst=R)"),
         (all_reduce, S(1), I, "all_gather(x, 'tp', src=S(1), dst=I)"),
-        (
-            all_reduce,
-            V,
-            R,
-            "all_reduce(reinterpret(x, 'tp', src=V, dst=P), 'tp', src=P, dst=R)",
-        ),
         (all_reduce, P, S(0), "reduce_scatter(x, 'tp', src=P, dst=S(0))"),
         (reduce_scatter, P, R, "all_reduce(x, 'tp', src=P, dst=R)"),
         (reduce_scatter, S(1), S(0), "all_to_all(x, 'tp', src=S(1), dst=S(0))"),
@@ -99,6 +93,14 @@ def test_a_call_that_is_not_the_step_between_its_types_names_the_right_one(call,
     assert problem.fix == fix
     parts, whole = on_two_ranks(src, lambda x: pasted(problem.fix, x))
     assert torch.equal(denoted({"tp": dst}, parts, TWO), whole)
+
+
+@pytest.mark.parametrize(("call", "dst"), [(all_reduce, R), (all_reduce, I), (reduce_scatter, S(0))])
+def test_a_list_is_summed_where_that_is_said(call, dst):
+    problem = refusal(call, V, dst=dst)
+    assert problem.fix == f"{call.__name__}(reinterpret(x, 'tp', src=V, dst=P), 'tp', src=P, dst={dst!r})"
+    parts, whole = on_two_ranks(V, lambda x: pasted(problem.fix, x))
+    assert torch.equal(denoted({"tp": dst}, parts, TWO), whole.sum(0))
 
 
 @pytest.mark.parametrize("src", [R, I])

@@ -26,11 +26,6 @@ class Tally:
         return tuple(one for one in self.all if one.truth is Truth.CHANGES)
 
     @property
-    def told_by_the_run(self) -> int:
-        """Changing ones that a run without a check refuses too: no step has these types."""
-        return sum(one.shows == "refused" for one in self.changing)
-
-    @property
     def reported(self) -> tuple[Outcome, ...]:
         return tuple(one for one in self.changing if one.reported)
 
@@ -49,10 +44,11 @@ class Tally:
     @property
     def counts(self) -> tuple[str, ...]:
         """As the columns of the table: see `COLUMNS`."""
-        of = [sum(one.truth is kind for one in self.all) for kind in (Truth.EQUIVALENT, Truth.OTHER)]
+        kinds = (Truth.EQUIVALENT, Truth.OTHER, Truth.REFUSED)
+        of = [sum(one.truth is kind for one in self.all) for kind in kinds]
         first = sum(one.named_first for one in self.about_an_axis)
         named = (len(self.about_an_axis), len(self.named), first)
-        figures = (len(self.all), *of, len(self.changing), self.told_by_the_run, len(self.reported))
+        figures = (len(self.all), *of, len(self.changing), len(self.reported))
         return tuple(map(str, (*figures, *named)))
 
     @property
@@ -63,9 +59,10 @@ class Tally:
         )
 
 
-COLUMNS: Final = ("mutants", "equal", "other", "changing", "any run", "reported", "axis", "named", "first")
+COLUMNS: Final = ("mutants", "equal", "other", "any run", "changing", "reported", "axis", "named", "first")
 LEGEND: Final = (
-    "equal, other: right programs still, of the same or of something else; any run: refused without a check too; "
+    "equal, other: right programs still, of the same or of something else; any run: computes nothing, refused without "
+    "a check; "
     "axis: reported ones of a fault that is about an axis; named: it is, in some problem; first: in the first problem"
 )
 

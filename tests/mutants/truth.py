@@ -32,6 +32,8 @@ class Truth(Enum):
     """it agrees with what it says itself on one device, which is something else: no fault of sharding"""
     CHANGES = "changes"
     """a value, a gradient or a weight is another one, or ranks that must agree do not, or it ends in an error"""
+    REFUSED = "refused"
+    """it computes nothing: a run that nobody checks refuses it, since no step has these types"""
 
 
 class _Own(threading.local):
@@ -87,7 +89,7 @@ def truth(program: Program, mutant: Run, expected: Mapping[str, Tensor], own_mea
     try:
         found = on_ranks(program, mutant, program.dims)
     except Exception as error:  # a program that ends in an error does not compute what the right one does
-        return Truth.CHANGES, "refused" if isinstance(error, SpmdTypeError) else type(error).__name__
+        return (Truth.REFUSED if isinstance(error, SpmdTypeError) else Truth.CHANGES), type(error).__name__
     differing = [name for name in expected if not close(found[name], expected[name])]
     if not differing:
         return Truth.EQUIVALENT, ""

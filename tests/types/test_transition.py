@@ -85,7 +85,12 @@ def test_from_a_type_to_itself_there_is_nothing_to_do(kind):
 
 
 @pytest.mark.parametrize(
-    ("src", "dst"), [(KIND[a], KIND[b]) for a, b in itertools.permutations("RIVPS", 2) if f"{a} {b}" not in CHANGES]
+    ("src", "dst"),
+    [
+        (KIND[a], KIND[b])
+        for a, b in itertools.permutations("RIVPS", 2)
+        if f"{a} {b}" not in CHANGES and f"{a} {b}" != "V S"
+    ],
 )
 def test_where_there_is_no_step_the_error_names_the_types_that_can_be_reached(src, dst):
     with pytest.raises(SpmdTypeError) as error:
@@ -97,6 +102,12 @@ def test_where_there_is_no_step_the_error_names_the_types_that_can_be_reached(sr
     assert named
     for name in named:
         assert step("tp", src, S(1) if name == "S(i)" else KIND[name]) is not None
+
+
+def test_which_dim_a_list_cuts_is_stated_and_not_a_step():
+    with pytest.raises(SpmdTypeError) as error:
+        step("tp", KIND["V"], S(1))
+    assert error.value.problems[0].fix == "assert_type(x, {'tp': S(1)})"
 
 
 @pytest.mark.parametrize("key", EXPERT)
