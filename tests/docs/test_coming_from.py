@@ -156,7 +156,7 @@ DIFFERENT = {
         lambda m: kind(m, m.all_reduce(x(m, m.V, 4), "tp", src=m.V, dst=m.R)),
         {},
         "R",
-        Code.NO_STEP,
+        Code.OTHER_TYPE,
     ),
     "a bias is counted": (lambda m: summed(m, x(m, m.V, 4) + x(m, m.R, 4)), {}, "P", Code.COUNTED),
     "a result later": (

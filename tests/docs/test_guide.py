@@ -71,7 +71,7 @@ def said(command: str, monkeypatch, capsys) -> str:
 def test_the_walk_goes_as_it_is_told(monkeypatch, capsys):
     steps = blocks(WALK)
     errors = [text for language, text in steps if language == "text" and "[MW" in text]
-    assert [re.search(r"\[(MW\d+)\]", error)[1] for error in errors] == ["MW102", "MW105", "MW110"]
+    assert [re.search(r"\[(MW\d+)\]", error)[1] for error in errors] == ["MW102", "MW110", "MW105"]
     for (language, text), (_, shown) in zip(steps, [*steps[1:], ("", "")], strict=True):
         if language == "sh":
             assert said(text, monkeypatch, capsys) == shown

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import SpmdTypeError
-from meshwright.types.layout import SpmdLayout
 from meshwright.types.kinds import I, P, R, S, Shard, V, split_sizes
+from meshwright.types.layout import SpmdLayout
 from tests.sampling import kinds
 
 sizes = st.none() | st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple)
