@@ -20,6 +20,7 @@ from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, ope
 from meshwright.check.refusal import Refused, no_rule, placed, rounded
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
+from meshwright.check.shared import demand_unshared
 from meshwright.check.tag import (
     ASSUMED,
     ATTRIBUTE,
@@ -177,10 +178,12 @@ class TypeCheck(TorchFunctionMode):
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
+        typed_any = partial = False
         for each in seen:
             if each.known:
-                break
-        else:
+                typed_any = True
+                partial = partial or each.partial
+        if not typed_any:
             return self.note_plain(func(*args, **kwargs), seen, is_zero(rule, given, named, seen))
         target = args[0] if rule.writes else None
         if named:
@@ -190,8 +193,9 @@ class TypeCheck(TorchFunctionMode):
                 del named["out"]
                 target = kwargs["out"]
         if target is not None:
-            self._demand_unshared(rule.name, target)
-        manner = self._manner() if self._numbers or self.local or self.varying_seed else None
+            for each in _tensors(target):
+                demand_unshared(rule.name, each)
+        manner = self._manner() if self._numbers or self.varying_seed else self.local
         key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:
             outcomes = self._answers.outcomes.get(key)
@@ -200,12 +204,11 @@ class TypeCheck(TorchFunctionMode):
         except TypeError:  # an argument that cannot be a key
             outcomes = self._decide(rule, given, named, target)
         result = func(*args, **kwargs)
-        if target is None:
-            self.note(outcomes, result)
-            self.demand_exact(rule.name, seen, result)
-        else:
-            self.note(outcomes, target)
-            self.demand_exact(rule.name, seen, target)
+        into = result if target is None else target
+        self.note(outcomes, into)
+        if partial:
+            self.demand_exact(rule.name, seen, into)
+        if target is not None:
             for tensor in _tensors(target):
                 written(tensor)
         return result
@@ -415,30 +418,6 @@ class TypeCheck(TorchFunctionMode):
         forgotten = self.local and V in result.tag.layout.values()
         return _Outcome(result.tag, None if whole is None or forgotten else local_shape(whole, result.tag, self.mesh))
 
-    def _demand_unshared(self, op: str, target: Any) -> None:
-        for x in _tensors(target):
-            self.demand_unshared(op, x)
-
-    def demand_unshared(self, op: str, x: Tensor) -> None:
-        """A tensor that shares its memory with one of another type is not written.
-
-        Errors: `Refused`.
-        """
-        base = x._base
-        if base is None:
-            return
-        mine, theirs = read(x).layout, read(base).layout
-        for axis, kind in mine.items():
-            held = theirs.get(axis)
-            if held is not None and _KIND[held.letter] != _KIND[kind.letter]:
-                raise Refused(
-                    f"on axis {axis!r} {op} would write into {kind!r}, which shares its memory with a tensor that is "
-                    f"{held!r}",
-                    "the write would change that tensor too, and its type would be wrong",
-                    "x.clone() before the write",
-                    code=Code.WRITE,
-                )
-
     def _takes_assumed(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
         return any(read(x) is ASSUMED for x in _tensors((args, tuple(kwargs.values()))))
 
@@ -461,8 +440,6 @@ class TypeCheck(TorchFunctionMode):
             tag = read(x)
             return Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, self.degree)
 
-
-_KIND: Final = {"R": "alike", "I": "alike", "V": "varying", "S": "varying", "P": "partial"}
 
 STATES: Final[dict[Any, Callable[..., Any]]] = {}
 """Calls by which the author states a type: after an error they are believed."""

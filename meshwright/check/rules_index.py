@@ -14,6 +14,7 @@ from meshwright.check.operand import FULL, Cut, Operand
 from meshwright.check.refusal import along_shard, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
+from meshwright.check.shared import demand_unshared
 from meshwright.check.tag import typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
@@ -128,7 +129,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     written = _WRITTEN.infer("a write", (part, theirs), {})
     demand_kept("a write", part, written)
     check.demand_unplaced("a write", mine.tag.layout)
-    check.demand_unshared("a write", target)
+    demand_unshared("a write", target)
     result = func(*args, **kwargs)
     check.demand_exact("a write", seen, target)
     marked(target)

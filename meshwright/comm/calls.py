@@ -48,6 +48,8 @@ def apply(
         if _from_the_end(src) or _from_the_end(dst):
             return apply(x, axis, _counted(src, x), _counted(dst, x), op, options, expert_mode)
         bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
+    if len(bound) == 1 and not bound[0].sums_back:
+        return bound[0](x)
     return _carried(x, bound) if bound else _kept(x, {group.name: src}, options)
 
 

@@ -80,7 +80,8 @@ def find(axis: Axis) -> Transport:
     """
     views = _stack.views
     if views:
-        return views[-1].find(axis)
+        named = views[-1].named.get(axis)
+        return views[-1].find(axis) if named is None else named
     if isinstance(axis, dist.ProcessGroup | DeviceMesh):
         return bare(axis)
     return mesh_of(f"axis {axis!r}").find(axis)

@@ -45,7 +45,7 @@ class BoundStep:
     def __call__(self, x: Tensor) -> Tensor:
         if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py
             return handle_torch_function(BoundStep.__call__, (x,), self, x)
-        if x.dim() < self.dims:
+        if self.dims and x.dim() < self.dims:
             raise SpmdTypeError(_too_few_dims(self.step, x))
         if not (x.requires_grad and torch.is_grad_enabled()) and not self.options.inplace:
             return self.run(x)
