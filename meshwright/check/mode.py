@@ -193,8 +193,8 @@ class TypeCheck(TorchFunctionMode):
                 del named["out"]
                 target = kwargs["out"]
         if target is not None:
-            for each in _tensors(target):
-                demand_unshared(rule.name, each)
+            for tensor in _tensors(target):
+                demand_unshared(rule.name, tensor)
         manner = self._manner() if self._numbers or self.varying_seed else self.local
         key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:

@@ -30,7 +30,8 @@ class View(Mapping[str, Transport]):
     def __init__(
         self, transports: Mapping[str, Transport], join: Callable[[tuple[str, ...]], Transport] | None = None
     ) -> None:
-        self._transports = self.named = dict(transports)
+        self._transports = dict(transports)
+        self.named: Mapping[Any, Transport] = self._transports
         self._join = join
         self._joined: dict[tuple[str, ...], Transport] = {}
         self._found: dict[Any, Transport] = {}
