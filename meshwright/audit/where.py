@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
-_SKIPPED: Final = ("/torch/", "/meshwright/check/", "/meshwright/comm/", "/meshwright/audit/", "/meshwright/core/")
+import torch
+
+import meshwright
+
+_SKIPPED: Final = (
+    *(f"{Path(meshwright.__file__).parent / room}/" for room in ("check", "comm", "audit", "core")),
+    f"{Path(torch.__file__).parent}/",
+)
 
 
 def of_error(error: BaseException) -> str:
@@ -24,7 +32,7 @@ def running() -> str:
 
 
 def _is_skipped(file: str) -> bool:
-    return any(part in file for part in _SKIPPED)
+    return file.startswith(_SKIPPED)
 
 
 def _line(frame: traceback.FrameSummary) -> str:

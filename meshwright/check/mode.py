@@ -62,6 +62,8 @@ class Answers:
 
 _answers: Final[weakref.WeakKeyDictionary[View, Answers]] = weakref.WeakKeyDictionary()
 
+_SERIAL: Final = "_spmd_serial"
+"""Attribute of a tensor in a replay: how many came before it."""
 _FULL: Final = slice(None)
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -97,6 +99,7 @@ class TypeCheck(TorchFunctionMode):
         self.degree: Mapping[str, int] = {}
         self._numbers: list[Number] = []
         self._places: set[str] = set()
+        self._made = 0
         self.axes: dict[str, MeshAxis] = {}
         self._answers = Answers()
 
@@ -118,6 +121,8 @@ class TypeCheck(TorchFunctionMode):
                 self._enter(mesh)
             if self.report.problems and self._takes_assumed(args, kwargs):
                 return self._go_on(func, args, kwargs)
+            if self.trace is not None:
+                return self._numbered(rule(self, func, args, kwargs))
             if type(rule) is Pure:
                 return self.judge(rule, func, args, kwargs)
             return rule(self, func, args, kwargs)
@@ -238,6 +243,8 @@ class TypeCheck(TorchFunctionMode):
         for x in _tensors(result):
             if read(x).layout.partial:
                 for dtype in dtypes:
+                    if dtype.is_complex and not x.dtype.is_complex:
+                        dtype = dtype.to_real()
                     if torch.promote_types(x.dtype, dtype) != x.dtype:
                         raise rounded(read(x).layout.partial[0], op, dtype, x.dtype)
 
@@ -314,12 +321,22 @@ class TypeCheck(TorchFunctionMode):
     def note_call(self, name: str, arguments: Sequence[Any]) -> None:
         """Add a call to the trace."""
         if self.trace is not None:
-            self.trace.append(Call(name, tuple(self._static(arguments)), source.line()))
+            mode = "" if torch.is_grad_enabled() else " without gradients"
+            self.trace.append(Call(name + mode, tuple(self._static(arguments)), source.line()))
+
+    def _numbered(self, result: Any) -> Any:
+        """The result, its tensors numbered in the order in which they come, so that ranks can tell which they use."""
+        for x in _tensors(result):
+            if _SERIAL not in x.__dict__:
+                self._made += 1
+                x.__dict__[_SERIAL] = self._made
+        return result
 
     def _static(self, value: Any) -> Iterator[Any]:
         """What of the arguments is no tensor; of tensors the types and the shapes over all ranks."""
         if isinstance(value, Tensor):
-            yield repr(self._shown(value))
+            wants = ", wants a gradient" if value.requires_grad else ""
+            yield f"{self._shown(value)!r} no. {value.__dict__.get(_SERIAL, 0)}{wants}"
         elif isinstance(value, (list, tuple)):
             for each in value:
                 yield from self._static(each)

@@ -69,7 +69,9 @@ def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int |
         fix = change(other, axis, P, I)
     return Refused(
         f"on axis {axis!r} {name} is I and {other} is {kind!r}",
-        f"the gradient of {name} would differ from rank to rank, and that of I is the same on every rank",
+        f"{other} is a part of a sum, and {name} is whole on every rank"
+        if kind is P
+        else f"the gradient of {name} would differ from rank to rank, and that of I is the same on every rank",
         fix,
         code=Code.INVARIANT_MEETS,
     )
@@ -221,7 +223,7 @@ def placed(axis: str, op: str, kind: SpmdType) -> Refused:
     return Refused(
         f"on axis {axis!r} {op} is given a number that is another one on each rank, and its result would be {kind!r}",
         "the ranks would compute different things where the types say that they are equal",
-        f"the same number on every rank; or convert(x, {axis!r}, src=R, dst=V) first, if each rank is to have its own",
+        f"the same number on every rank; or {change('x', axis, R, V)} first, if each rank is to have its own",
         code=Code.RANK,
     )
 

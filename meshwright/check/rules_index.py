@@ -11,14 +11,15 @@ from torch import Tensor
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import FULL, Cut, Operand
-from meshwright.check.refusal import along_shard, no_rule
+from meshwright.check.refusal import Refused, along_shard, change, no_rule
 from meshwright.check.rule import pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.shared import demand_unshared
 from meshwright.check.tag import typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
-from meshwright.types.kinds import I, R, Shard
+from meshwright.codes import Code
+from meshwright.types.kinds import I, P, R, Shard
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -116,6 +117,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         result = func(*args, **kwargs)
         check.note_plain(target, [mine, *seen])
         return result
+    _demand_same_places(mine, [each for each in seen if each is not theirs])
     if mine.tag.fresh is not None:
         result = _write_into_fresh(func, args, theirs)
         check.demand_exact("a write", seen, target)
@@ -139,8 +141,27 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     return result
 
 
+def _demand_same_places(target: Operand, index: list[Operand]) -> None:
+    """What every rank holds alike is written at the same places on every rank.
+
+    Errors: `Refused`.
+    """
+    for each in index:
+        for axis, kind in each.layout.items():
+            held = target.layout.get(axis)
+            if kind not in (R, I) and held in (R, I, P):
+                raise Refused(
+                    f"on axis {axis!r} a write goes to places that are {kind!r}, into a tensor that is {held!r}",
+                    "each rank would write at other places, and the ranks would hold different values",
+                    change("index", axis, kind, R) + ", and all values with it",
+                    code=Code.WRITE,
+                )
+
+
 def _write_into_fresh(func: Callable[..., Any], args: tuple[Any, ...], value: Any) -> Any:
     target: Tensor = args[0]
+    if not isinstance(value, Operand):
+        return func(*args)
     for axis, kind in value.layout.items():
         if isinstance(kind, Shard):
             raise along_shard(axis, "value", kind, "a write into a part of an untyped buffer", _STATE)

@@ -12,11 +12,12 @@ from torch import Tensor
 from meshwright.check.author import layout_of
 from meshwright.check.context import active
 from meshwright.check.intercept import mode_is_on, place
+from meshwright.check.refusal import change
 from meshwright.check.source import line
 from meshwright.check.tag import Tag, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import S, Shard, V
+from meshwright.types.kinds import I, R, S, Shard, V
 from meshwright.types.layout import SpmdLayout
 
 
@@ -54,6 +55,8 @@ def batched(original: Callable[..., Any], x: Any, dim: int, level: int) -> Any:
     at = dim % max(x.dim(), 1)
     types = {}
     for axis, kind in layout_of(x).items():
+        if kind is I and x.requires_grad and torch.is_grad_enabled():
+            raise SpmdTypeError(_invariant_mapped(axis))
         if isinstance(kind, Shard):
             if kind.dim == at:
                 _mapped.setdefault(level, set()).add(axis)
@@ -63,6 +66,16 @@ def batched(original: Callable[..., Any], x: Any, dim: int, level: int) -> Any:
         types[axis] = kind
     write(made, typed(SpmdLayout(types)))
     return made
+
+
+def _invariant_mapped(axis: str) -> Problem:
+    return Problem(
+        where=line(),
+        what=f"vmap maps over a tensor that is I on axis {axis!r} and wants a gradient",
+        why="inside vmap nothing says which tensors want a gradient, and that of I must not differ from rank to rank",
+        fix=change("x", axis, I, R) + " before vmap",
+        code=Code.INVARIANT_MEETS,
+    )
 
 
 @place(lambda: sys.modules.get("torch._functorch.vmap"), "_remove_batch_dim")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -131,19 +132,20 @@ def written(x: Tensor) -> None:
             each.__dict__[VERSION] = id(each), each._version
 
 
-_TWIN: Final = "_spmd_twin"
+_sources: Final = WeakIdKeyDictionary()
+"""Tensor -> the one of which it is another name."""
 
 
 def share(x: Tensor, source: Tensor) -> None:
     """`x` is what `source` holds, by another name that torch does not call a view."""
-    x.__dict__[_TWIN] = weakref.ref(source)
+    _sources[x] = weakref.ref(source)
 
 
 def _twins(x: Tensor) -> Iterator[Tensor]:
     """The tensors that `x`, or what it is a view of, is another name of."""
     for each in (x, x._base):
         while each is not None:
-            twin = each.__dict__.get(_TWIN)
+            twin = _sources.get(each)
             each = twin() if twin is not None else None
             if each is not None:
                 yield each

@@ -17,25 +17,25 @@ from meshwright.errors import Problem, SpmdTypeError
 
 
 class Shapes(Transport):
-    """The ranks of one axis, as far as shapes tell. Values are undefined: use it with tensors on meta."""
+    """The ranks of one axis, as far as shapes tell. Values that come from others are zeros."""
 
     def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
-        return torch.empty_like(x)
+        return torch.zeros_like(x)
 
     def all_gather(self, x: Tensor) -> Tensor:
-        return x.new_empty((self.size * x.shape[0], *x.shape[1:]))
+        return x.new_zeros((self.size * x.shape[0], *x.shape[1:]))
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
-        return x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        return x.new_zeros((x.shape[0] // self.size, *x.shape[1:]))
 
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
-        return x.new_empty((sum(receive), *x.shape[1:]))
+        return x.new_zeros((sum(receive), *x.shape[1:]))
 
     def send(self, x: Tensor, to: int) -> None:
         pass  # nobody is there
 
     def recv(self, like: Tensor, source: int) -> Tensor:
-        return torch.empty_like(like)
+        return torch.zeros_like(like)
 
 
 def shape_view(dims: ParallelismDims, rank: int, axes: Axes = DENSE) -> View:
