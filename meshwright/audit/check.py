@@ -14,7 +14,8 @@ from meshwright.audit.storage import Stored, numbers, storage, sums
 from meshwright.audit.traffic import crossings, regions
 from meshwright.audit.whole import passed, path_of
 from meshwright.comm.grid import BASE, ParallelismDims
-from meshwright.errors import ConfigError, MeshwrightError, Problem
+from meshwright.core.module import Module
+from meshwright.errors import ConfigError, MeshwrightError, Problem, alike_together
 from meshwright.train.assemble import run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.preflight import arithmetic
@@ -74,11 +75,25 @@ def _whole_batch(config: TrainConfig, dims: ParallelismDims) -> tuple[int, int]:
     return _rows(config, dims) * dims.dp_replicate * dims.dp_shard, _length(config, dims)
 
 
+def _regions(whole: Condensed) -> tuple[str, ...]:
+    """The modules whose forward runs on local tensors, as it is declared to; those of equal blocks as one."""
+    named = [*whole.model.named_modules(), ("", whole.loss)]
+    regions = [
+        Problem(where=path or type(module).__name__, what="a region")
+        for path, module in named
+        if isinstance(module, Module)
+        and module.config.sharding_config is not None
+        and module.config.sharding_config.local_map is not None
+    ]
+    return tuple(each.where for each in alike_together([one for problem in regions for one in whole.spread(problem)]))
+
+
 def _types(
     config: TrainConfig, dims: ParallelismDims, report: Report, ranks: Sequence[int], whole: Condensed
 ) -> list[Problem]:
     """The problems of a step on each of `ranks`, by module; notes the traffic."""
     found: list[Problem] = []
+    report.trusted = _regions(whole)
     times = max(1, config.training.accumulate)
     crossing = passed(whole.model, whole.loss, *_whole_batch(config, dims))
     finished = []

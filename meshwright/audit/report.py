@@ -32,7 +32,8 @@ class Traffic:
 class Report:
     """mesh: the degrees in words; world: number of ranks; judged: the ranks whose step was followed.
 
-    typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already.
+    typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already. trusted: modules
+    whose forward is a region: what it computes is declared, and not judged.
     """
 
     recipe: str
@@ -40,6 +41,7 @@ class Report:
     world: int = 0
     judged: tuple[int, ...] = ()
     typed: bool = False
+    trusted: tuple[str, ...] = ()
     problems: list[Problem] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
 

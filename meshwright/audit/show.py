@@ -20,6 +20,9 @@ WIDTH: Final = 100
 def show(report: Report, console: Console) -> None:
     """Print it."""
     console.print(_verdict(report), soft_wrap=True)
+    if report.trusted and report.right:
+        told = f"taken on trust: what is declared of the regions {', '.join(report.trusted)}"
+        console.print(Text(told, style="dim"), soft_wrap=True)
     for number, problem in enumerate(report.told, 1):
         console.print()
         if console.is_terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, no_rule
 from meshwright.check.rule import Pure
 from meshwright.check.tag import ZERO
+from meshwright.comm.scope import View
 
 
 def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -60,3 +62,20 @@ def kept(op: str, target: Operand, result: Result) -> Result:
     demand_kept(op, target, result)
     stays = not torch.is_grad_enabled() and target.tag.fresh is None
     return Result(target.tag, target.whole) if stays else result
+
+
+class Answers:
+    """What was decided on a mesh: of operands, and of calls. Rules know nothing of values, so answers hold."""
+
+    def __init__(self) -> None:
+        self.operands: dict[Any, Operand] = {}
+        self.outcomes: dict[Any, Any] = {}
+
+
+_answers: Final[weakref.WeakKeyDictionary[View, Answers]] = weakref.WeakKeyDictionary()
+
+
+def answers_on(mesh: View) -> Answers:
+    """What was decided on a mesh so far."""
+    answers = _answers.get(mesh)
+    return answers if answers is not None else _answers.setdefault(mesh, Answers())

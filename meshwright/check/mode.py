@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
-from meshwright.check.answer import inferred, is_zero, kept
+from meshwright.check.answer import Answers, answers_on, inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule, placed, rounded
@@ -51,16 +50,6 @@ class _Outcome(NamedTuple):
     tag: Tag
     shape: Shape | None
 
-
-class Answers:
-    """What was decided on a mesh: of operands, and of calls. Rules know nothing of values, so answers hold."""
-
-    def __init__(self) -> None:
-        self.operands: dict[Any, Operand] = {}
-        self.outcomes: dict[Any, Any] = {}
-
-
-_answers: Final[weakref.WeakKeyDictionary[View, Answers]] = weakref.WeakKeyDictionary()
 
 _SERIAL: Final = "_spmd_serial"
 """Attribute of a tensor in a replay: how many came before it."""
@@ -378,10 +367,7 @@ class TypeCheck(TorchFunctionMode):
                 raise SpmdTypeError(other_ranks(axis))
         self.mesh = mesh
         self.degree = {axis: group.size for axis, group in mesh.items()}
-        answers = _answers.get(mesh)
-        if answers is None:
-            answers = _answers.setdefault(mesh, Answers())
-        self._answers = answers
+        self._answers = answers_on(mesh)
 
     def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any) -> Any:
         while True:

@@ -7,6 +7,7 @@ refused, and the differentiable one is named.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -147,9 +148,9 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         what, source, target = _IN_PLACE[name]
         read_ = [] if source is None else list(_listed(_argument(args, kwargs, source)))
         into = [] if target is None else list(_listed(_argument(args, kwargs, target)))
-        axis = _axis(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
+        axes = _axes(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
         op = kwargs.get("op") or next((a for a in args if isinstance(a, dist.ReduceOp.RedOpType)), dist.ReduceOp.SUM)
-        tag = _after(check, what, axis, read_, op)
+        tag = _after(what, axes, read_, op)
         exchanged()
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
@@ -174,18 +175,20 @@ def _listed(value: Any) -> list[Tensor]:
     return [x for each in value for x in _listed(each)] if isinstance(value, (list, tuple)) else []
 
 
-def _axis(check: TypeCheck, group: Any) -> str:
-    """The axis of the current mesh whose ranks are those of `group`.
+def _axes(check: TypeCheck, group: Any) -> tuple[str, ...]:
+    """The axes of the current mesh whose ranks are those of `group`: one, or all of them for the whole world.
 
-    Errors: `Refused` where there is none.
+    Errors: `Refused` where there are none.
     """
     wanted = group if isinstance(group, str) else getattr(group, "group_name", None)
     for axis, transport in check.mesh.items():
         if group is not None and wanted is not None and getattr(transport, "group_name", None) == wanted:
-            return axis
-    on = [axis for axis, degree in check.degree.items() if degree > 1]
-    if len(on) == 1 and (group is None or group is dist.group.WORLD):
-        return on[0]
+            return (axis,)
+    on = tuple(axis for axis, degree in check.degree.items() if degree > 1)
+    ranks = math.prod(check.degree[axis] for axis in on)
+    everyone = group is None or group is dist.group.WORLD
+    if on and everyone and dist.is_initialized() and ranks == dist.get_world_size():
+        return on
     raise Refused(
         "a collective of torch.distributed runs over a group that is no axis of the current mesh",
         "which ranks take part decides what the result is",
@@ -196,41 +199,45 @@ def _axis(check: TypeCheck, group: Any) -> str:
 
 
 def _after(
-    check: TypeCheck, what: str, axis: str, inputs: list[Tensor], op: Any = "sum", *, differentiable: bool = False
+    what: str, axes: tuple[str, ...], inputs: list[Tensor], op: Any = "sum", *, differentiable: bool = False
 ) -> SpmdLayout | None:
     """The layout of what a raw collective returns.
 
     Errors: `Refused` where it would lose a gradient, or does not fit the type.
     """
-    raw = RAW[what]
-    ours = raw.ours.format(axis=axis)
     layout: SpmdLayout | None = None
     for x in inputs:
-        if x.requires_grad and torch.is_grad_enabled() and not differentiable:
-            raise Refused(
-                f"{what} of torch.distributed over axis {axis!r} takes a tensor that wants a gradient",
-                "autograd does not see it: the gradient would be lost, or would not be reduced",
-                ours,
-                code=Code.RAW_COLLECTIVE,
-            )
-        mine = read(x).layout
-        kind = mine.get(axis)
-        summed = str(op).rsplit(".", 1)[-1].lower() in ("sum", "0")
-        takes = "VS" if what == "all_reduce" and not summed else raw.takes
-        if kind is not None and kind.letter not in takes:
-            raise Refused(
-                f"{what}{'' if summed else f' (op={op})'} of torch.distributed over axis {axis!r} takes a tensor "
-                f"that is {kind!r}",
-                _WHY.get(kind.letter, "what it starts from is what the tensor is")
-                if summed
-                else "the maximum, minimum or mean of the parts of a sum is not that of the sum",
-                change("x", axis, kind, R) if kind is P and not summed else ours,
-                code=Code.RAW_COLLECTIVE,
-            )
-        if kind is not None:
-            gives = S(0) if what == "all_to_all" and isinstance(kind, Shard) and kind.dim == 0 else raw.gives
-            layout = mine.replace(**{axis: gives})
+        layout = read(x).layout
+        for axis in axes:
+            if x.requires_grad and torch.is_grad_enabled() and not differentiable:
+                raise Refused(
+                    f"{what} of torch.distributed over axis {axis!r} takes a tensor that wants a gradient",
+                    "autograd does not see it: the gradient would be lost, or would not be reduced",
+                    RAW[what].ours.format(axis=axis),
+                    code=Code.RAW_COLLECTIVE,
+                )
+            layout = _on_axis(what, axis, layout, op)
     return layout
+
+
+def _on_axis(what: str, axis: str, layout: SpmdLayout, op: Any) -> SpmdLayout:
+    raw, kind = RAW[what], layout.get(axis)
+    if kind is None:
+        return layout
+    summed = str(op).rsplit(".", 1)[-1].lower() in ("sum", "0")
+    takes = "VS" if what == "all_reduce" and not summed else raw.takes
+    if kind.letter not in takes:
+        raise Refused(
+            f"{what}{'' if summed else f' (op={op})'} of torch.distributed over axis {axis!r} takes a tensor that is "
+            f"{kind!r}",
+            _WHY.get(kind.letter, "what it starts from is what the tensor is")
+            if summed
+            else "the maximum, minimum or mean of the parts of a sum is not that of the sum",
+            change("x", axis, kind, R) if kind is P and not summed else raw.ours.format(axis=axis),
+            code=Code.RAW_COLLECTIVE,
+        )
+    gives = S(0) if what == "all_to_all" and isinstance(kind, Shard) and kind.dim == 0 else raw.gives
+    return layout.replace(**{axis: gives})
 
 
 _WHY: Final = {
@@ -248,7 +255,7 @@ def _functional(what: str, group_at: int) -> Callable[..., Any]:
         if not read(x).layout:
             return check.note_plain(func(*args, **kwargs), [check.operand(x)])
         op = args[1] if what in ("all_reduce", "reduce_scatter") else "sum"
-        layout = _after(check, what, _axis(check, args[group_at]), [x], op, differentiable=what != "broadcast")
+        layout = _after(what, _axes(check, args[group_at]), [x], op, differentiable=what != "broadcast")
         exchanged()
         result = func(*args, **kwargs)
         if layout is not None:

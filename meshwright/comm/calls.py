@@ -11,7 +11,7 @@ from torch import Tensor
 
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
-from meshwright.comm.options import PLAIN, Options, demand_back_dtype
+from meshwright.comm.options import PLAIN, Options, demand_back_dtype, demand_kind
 from meshwright.comm.scope import find, mesh_of
 from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Transport
@@ -48,7 +48,7 @@ def apply(
         if _from_the_end(src) or _from_the_end(dst):
             return apply(x, axis, _counted(src, x), _counted(dst, x), op, options, expert_mode)
         bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
-    if len(bound) == 1 and not bound[0].sums_back:
+    if len(bound) == 1 and options is PLAIN and not bound[0].sums_back:
         return bound[0](x)
     return _carried(x, bound) if bound else _kept(x, {group.name: src}, options)
 
@@ -79,6 +79,8 @@ def _counted(kind: Any, x: Tensor) -> Any:
 
 def _carried(x: Tensor, bound: tuple[BoundStep, ...]) -> Tensor:
     for each in bound:
+        if each.options is not PLAIN:
+            demand_kind(each.step.where, each.options, x)
         if each.sums_back and (each.options is not PLAIN or x.dtype is not torch.float32):
             demand_back_dtype(each.step, each.options, x)
         x = each(x)

@@ -37,6 +37,16 @@ def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = Non
             layout = stated_layout(types, partition_spec, x.dim())
             judged = cast(Callable[..., T], assert_type)
             return handle_torch_function(judged, (x,), x, layout)
+        if not isinstance(x, (list, tuple)):
+            raise SpmdTypeError(
+                Problem(
+                    where="assert_type",
+                    what=f"{x!r} is no tensor",
+                    why="types are of tensors; a number is the same on every rank",
+                    fix="a tensor, or a list or tuple of tensors",
+                    code=Code.LAYOUT,
+                )
+            )
         kind = cast(Callable[[list[Tensor]], T], type(x))
         return kind([assert_type(each, *types, partition_spec=partition_spec) for each in x])
     return x
@@ -77,6 +87,10 @@ def stated_layout(types: Sequence[Stated], spec: PartitionSpec | None, dims: int
                 raise SpmdTypeError(_contradiction("every other axis", bare, part))
             bare = part
             continue
+        if not isinstance(part, (PartitionSpec, Mapping)):
+            raise SpmdTypeError(_no_statement(part))
+        if isinstance(part, PartitionSpec) and dims is not None and len(part) > dims:
+            raise SpmdTypeError(_no_statement(part))
         named = part.layout() if isinstance(part, PartitionSpec) else by_name(part)
         for axis, kind in named.items():
             kind = kind.of(dims) if isinstance(kind, Shard) and dims is not None else kind
@@ -107,6 +121,16 @@ def by_name(types: Mapping[Any, SpmdType]) -> Mapping[str, SpmdType]:
     if all(type(axis) is str for axis in types):
         return types
     return {axis if isinstance(axis, str) else find(axis).name: kind for axis, kind in types.items()}
+
+
+def _no_statement(part: object) -> Problem:
+    return Problem(
+        where="assert_type",
+        what=f"{part!r} says no type of this tensor",
+        why="a type is stated for each axis, or which axes cut each dim that there is",
+        fix='{"tp": R}; R, for all axes; or PartitionSpec("tp", None), with at most one entry for each dim',
+        code=Code.LAYOUT,
+    )
 
 
 def _contradiction(where: str, one: SpmdType, other: SpmdType) -> Problem:

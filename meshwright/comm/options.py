@@ -122,6 +122,22 @@ def dtypes(
     return found
 
 
+def demand_kind(where: str, options: Options, x: Tensor) -> None:
+    """Errors: `SpmdTypeError` where a dtype that is said is of another kind than that of `x`: whole numbers, say."""
+    for name in ("op_dtype", "out_dtype", "back_op_dtype", "back_out_dtype"):
+        dtype = getattr(options, name)
+        if dtype is not None and (dtype.is_floating_point, dtype.is_complex) != (x.is_floating_point(), x.is_complex()):
+            raise SpmdTypeError(
+                Problem(
+                    where=where,
+                    what=f"{name.replace('back_', '')}={dtype} of a tensor of {x.dtype}",
+                    why="a collective may run in another precision, and not in numbers of another kind",
+                    fix=f"x.to({dtype}) before the call, where x is no sum over ranks; or {name} of the kind of x",
+                    code=Code.PRECISION,
+                )
+            )
+
+
 def demand_back_dtype(step: Step, options: Options, x: Tensor) -> None:
     """Errors: `SpmdTypeError` where the gradient would be summed in low precision and nobody said so."""
     if options.back_op_dtype is not None or not (x.requires_grad and torch.is_grad_enabled()):

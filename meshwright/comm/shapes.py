@@ -50,6 +50,17 @@ def mesh(*, rank: int = 0, **degree: int) -> View:
 
     Errors: `SpmdTypeError` for a degree below 1 and for a rank that the mesh does not have.
     """
+    for name, count in degree.items():
+        if type(count) is not int or count < 1:
+            raise SpmdTypeError(
+                Problem(
+                    where=f"axis {name!r}",
+                    what=f"{count!r} ranks",
+                    why="a degree counts the ranks of an axis",
+                    fix=f"{name} = 1 or more, a whole number",
+                    code=Code.MESH,
+                )
+            )
     strides = [math.prod(list(degree.values())[place + 1 :]) for place in range(len(degree))]
     axes = {name: MeshAxis(((n, s),), name) for (name, n), s in zip(degree.items(), strides, strict=True)}
     world = math.prod(degree.values())

@@ -63,7 +63,7 @@ class Shard(SpmdType):
             )
         if sizes is not None:
             sizes = tuple(sizes)
-            if any(size < 0 for size in sizes):
+            if any(not isinstance(size, int) or size < 0 for size in sizes):
                 raise SpmdTypeError(
                     Problem(
                         where=f"S({dim}, {sizes})",

@@ -127,9 +127,17 @@ def test_it_is_refused_where_the_type_does_not_fit(name, tp):
     assert says in problem.what
 
 
+def test_the_whole_world_is_all_axes(tp):
+    both = spmd.assert_type(torch.ones(4), {"dp": P, "tp": P})
+    dist.all_reduce(both)
+    assert spmd.layout_of(both) == {"dp": R, "tp": R}
+    with pytest.raises(SpmdTypeError, match="axis 'dp'"):
+        dist.all_reduce(spmd.assert_type(torch.ones(4), {"dp": R, "tp": P}))
+
+
 def test_a_group_that_is_no_axis_is_refused(tp):
     with pytest.raises(SpmdTypeError, match="no axis of the current mesh"):
-        dist.all_reduce(x(P, 4))
+        dist.all_reduce(x(P, 4), group=dist.new_group([0, 1]))
 
 
 def test_ranks_say_where_they_come_from(tp):

@@ -29,7 +29,10 @@ SAMPLES: Final[tuple[Sample, ...]] = (
     *LISTS,
 )
 
-UNSAMPLED: Final[Mapping[str, str]] = {"cuda": "wants a device; `to` is the same rule"}
+UNSAMPLED: Final[Mapping[str, str]] = {
+    "cuda": "wants a device; `to` is the same rule",
+    "type": "`to` is the same rule",
+}
 """Op with a rule -> why there is no sample of it."""
 
 
