@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -33,6 +33,13 @@ Orders = tuple[Axes, ...]
 State = tuple[Kinds, Orders]
 Cost = tuple[int, int, int]
 """Bytes, collectives, steps."""
+
+
+PATIENCE: Final = 50
+"""States that are looked at for the fewest bytes. Layouts that cut dims over four or five axes in other orders may want
+more: from then on the search makes straight for the goal, and may find a plan that moves more."""
+HASTE: Final = 1000
+"""How much more what is left counts from then on."""
 
 
 def moved(op: Op, ranks: int, size: int) -> int:
@@ -96,7 +103,15 @@ class Search:
         came: dict[State, Move] = {}
         size = math.prod(self.degree) ** 2  # a number of bytes that every division divides
         heap = [((0, 0, 0), next(ticket), best[self.start], self.start, size)]
-        while heap:
+        haste = 1
+        for looked_at in itertools.count():
+            if looked_at == PATIENCE:
+                haste = HASTE
+                heap = [
+                    (self._hoped(cost, state, size, haste), number, cost, state, size)
+                    for _, number, cost, state, size in heap
+                ]
+                heapq.heapify(heap)
             _, _, cost, state, size = heapq.heappop(heap)
             if state == self.goal:
                 return tuple(self._step(move) for move in self._path(came))
@@ -110,9 +125,13 @@ class Search:
                     best[move.after] = total
                     came[move.after] = move
                     left = resized(move.op, ranks, size)
-                    least = (total[0] + self._least(move.after[0], left), *total[1:])
-                    heapq.heappush(heap, (least, next(ticket), total, move.after, left))
+                    hoped = self._hoped(total, move.after, left, haste)
+                    heapq.heappush(heap, (hoped, next(ticket), total, move.after, left))
         raise AssertionError(f"no way from {self.start} to {self.goal}")
+
+    def _hoped(self, cost: Cost, state: State, size: int, haste: int) -> Cost:
+        """The cost of the path through a state, if all went as well as can be; what is left counts `haste` times."""
+        return (cost[0] + haste * self._least(state[0], size), *cost[1:])
 
     def _least(self, kinds: Kinds, size: int) -> int:
         """Bytes that are moved at least from here: what has to be gathered, summed and exchanged, each at its best."""
