@@ -41,7 +41,7 @@ def is_type_checking() -> bool:
 def typecheck(*, local: bool | None = None, collect: bool = False) -> Iterator[Report]:
     """Judge every call on tensors until the end of the block, whose report this gives.
 
-    local: follow only R, I, V and P, and not which dim of a tensor is cut (default: follow that too). collect: go on
+    local: follow only R, I, V and P, and which dim of a tensor is cut as long as every op keeps it (default: always). collect: go on
     after a problem, and raise all of them together at the end of the block. Inside another such block only `local`
     counts, until the end of the inner one.
 
