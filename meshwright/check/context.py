@@ -41,8 +41,8 @@ def is_type_checking() -> bool:
 def typecheck(*, local: bool | None = None, collect: bool = False) -> Iterator[Report]:
     """Judge every call on tensors until the end of the block, whose report this gives.
 
-    local: follow only R, I, V and P, and which dim of a tensor is cut as long as every op keeps it (default: always). collect: go on
-    after a problem, and raise all of them together at the end of the block. Inside another such block only `local`
+    local: follow only R, I, V and P, and which dim is cut as long as every op keeps it (default: always). collect: go
+    on after a problem, and raise all of them together at the end of the block. Inside another such block only `local`
     counts, until the end of the inner one.
 
     Errors: `SpmdTypeError` naming the operands, the axis, the reason and what to write instead; at the call, or at
