@@ -35,7 +35,7 @@ Cost = tuple[int, int, int]
 """Bytes, collectives, steps."""
 
 
-PATIENCE: Final = 50
+PATIENCE: Final = 25
 """States that are looked at for the fewest bytes. Layouts that cut dims over four or five axes in other orders may want
 more: from then on the search makes straight for the goal, and may find a plan that moves more."""
 HASTE: Final = 1000
