@@ -14,8 +14,9 @@ from meshwright.audit import where
 from meshwright.audit.audited import Audited
 from meshwright.audit.blame import origin_of
 from meshwright.audit.boundary import Boundary
-from meshwright.audit.suggest import as_found, changed, shown, whole_shape
+from meshwright.audit.suggest import as_found, changed, shown
 from meshwright.check import layout_of, no_typecheck
+from meshwright.check.operand import whole_shape
 from meshwright.comm.declare import assert_type
 from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, SpmdType
@@ -72,7 +73,7 @@ class Recover(TorchFunctionMode):
     def _empty(self, x: Tensor, layout: SpmdLayout) -> Tensor:
         view = self.audit.stated
         with no_typecheck():
-            shape = whole_shape(x, layout_of(x), self.audit)
+            shape = whole_shape(tuple(x.shape), layout_of(x), self.audit.stated)
             local = layout.local_shape(shape, view.degree, view.index)
             made = torch.empty(local, dtype=x.dtype, device="meta", requires_grad=x.requires_grad)
         return assert_type(made, layout)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from meshwright.audit.call import Call
 from meshwright.check import no_typecheck
+from meshwright.check.operand import whole_shape
 from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, SpmdType
 from meshwright.types.layout import SpmdLayout
@@ -105,7 +106,7 @@ def _computes(boundary: Boundary, call: Call, name: str, raw: SpmdLayout) -> boo
     layout = raw.only(active.__contains__)
     value: Tensor = getattr(module, name)
     with no_typecheck():
-        shape = _whole(value, boundary.contract.states[name].src, audit)
+        shape = whole_shape(tuple(value.shape), boundary.contract.states[name].src, audit.view)
         if not _divides(shape, layout, audit):
             return False
         local = audit.on(layout).local_shape(shape, audit.stated.degree, audit.stated.index)
@@ -126,25 +127,6 @@ def _right(boundary: Boundary, call: Call, states: Mapping[str, Tensor] | None =
     except Exception:  # whatever it is, this is no layout with which forward runs
         return False
     return tuple(result.shape) == seen.part(audit.on(declared.src), audit.stated)
-
-
-def _whole(value: Tensor, layout: SpmdLayout, audit: Declared) -> tuple[int, ...]:
-    """The global shape of a state of which this rank holds `value`."""
-    shape = list(value.shape)
-    for axis in layout.sharded:
-        kind = layout[axis]
-        shape[kind.dim] *= audit.view[axis].size  # type: ignore[attr-defined]
-    return tuple(shape)
-
-
-def whole_shape(x: Tensor, layout: Mapping[str, SpmdType], audit: Declared) -> tuple[int, ...]:
-    """The global shape of which this rank holds `x`, typed on the stated axes."""
-    shape = list(x.shape)
-    types = SpmdLayout(layout)
-    for axis in types.sharded:
-        kind = types[axis]
-        shape[kind.dim] *= audit.stated[axis].size  # type: ignore[attr-defined]
-    return tuple(shape)
 
 
 def changed(layout: SpmdLayout, axis: str, kind: SpmdType) -> SpmdLayout:

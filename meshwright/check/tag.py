@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -160,8 +160,3 @@ def is_stale(x: Tensor) -> bool:
         return False  # what was copied with its attributes is another tensor
     base = x._base
     return base is None or base.__dict__.get(VERSION, (0, -1))[1] < x._version
-
-
-def layout_of(x: Tensor) -> Mapping[str, SpmdType]:
-    """The layout of `x` as far as the checker knows it."""
-    return read(x).layout

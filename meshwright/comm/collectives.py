@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meshwright.comm.calls import CLAIM, QUIET, along, apply, dealt, demand_shard, planned, sized, stacked
-from meshwright.comm.options import PLAIN, dtypes
+from meshwright.comm.options import dtypes
 from meshwright.comm.view import Axis
 from meshwright.types.kinds import I, P, R, SpmdType, V
 from meshwright.types.transition import Op
@@ -48,9 +48,7 @@ def redistribute(
 
     Errors: `SpmdTypeError` where no step leads there.
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     if axis is None:
         return planned(x, src, dst, options, expert_mode)
     return apply(x, axis, src, dst, None, options, expert_mode)
@@ -74,9 +72,7 @@ def all_gather(
     gather_dim: of V, the new dim along which the ranks' tensors are stacked, 0 unless it is said; of S(i) it is i.
     split_sizes: the ranks' lengths along dim i, S(i, split_sizes).
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     src = sized(axis, "split_sizes", along(axis, "gather_dim", src, gather_dim), split_sizes)
     return apply(x, axis, src, dst, Op.ALL_GATHER, stacked(options, src, gather_dim))
 
@@ -97,9 +93,7 @@ def all_reduce(
 
     inplace: the sum takes the place of `x`, which keeps its dtype.
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     return apply(x, axis, src, dst, Op.ALL_REDUCE, replace(options, inplace=True) if inplace else options)
 
 
@@ -121,9 +115,7 @@ def reduce_scatter(
     scatter_dim: to V, the dim with one entry for each rank, 0 unless it is said; to S(i) it is i.
     split_sizes: the ranks' lengths along dim i, S(i, split_sizes).
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     dst = sized(axis, "split_sizes", along(axis, "scatter_dim", dst, scatter_dim), split_sizes)
     return apply(x, axis, src, dst, Op.REDUCE_SCATTER, stacked(options, dst, scatter_dim))
 
@@ -149,9 +141,7 @@ def all_to_all(
     unless they are said; of S(i) -> S(j) they are i and j.
     input_split_sizes, output_split_sizes: of S(0) -> S(0), how many rows go to each rank and come from each.
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     src, dst = along(axis, "split_dim", src, split_dim), along(axis, "concat_dim", dst, concat_dim)
     if input_split_sizes is not None or output_split_sizes is not None:
         return dealt(x, axis, src, dst, input_split_sizes, output_split_sizes, options)
@@ -176,9 +166,7 @@ def convert(
 
     Errors: `SpmdTypeError` where only a collective leads there.
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     return apply(x, axis, src, dst, QUIET, options, expert_mode)
 
 
@@ -198,9 +186,7 @@ def reinterpret(
 
     R -> P counts the value once for each rank; so does its backward with the gradient.
     """
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     return apply(x, axis, src, dst, CLAIM, options, expert_mode)
 
 
@@ -216,9 +202,7 @@ def shard(
     backward_options: Back = None,
 ) -> Tensor:
     """R or I -> S(i): `convert` to a shard."""
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     demand_shard(axis, "shard", "dst", dst)
     return apply(x, axis, src, dst, QUIET, options)
 
@@ -235,9 +219,7 @@ def unshard(
     backward_options: Back = None,
 ) -> Tensor:
     """S(i) -> R or I: `all_gather` of a shard."""
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     demand_shard(axis, "unshard", "src", src)
     return apply(x, axis, src, dst, Op.ALL_GATHER, options)
 
@@ -252,7 +234,5 @@ def invariant_to_replicate(
     backward_options: Back = None,
 ) -> Tensor:
     """I -> R: ranks may use the value differently from here on. Backward: an all_reduce."""
-    options = PLAIN
-    if op_dtype or out_dtype or backward_options or async_op:
-        options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
+    options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     return apply(x, axis, I, R, QUIET, options)

@@ -78,7 +78,7 @@ def _plain_float(self: Any) -> float:
 for _each in (Whole, Real):
     setattr(_each, "__float__", _plain_float)  # noqa: B010
 
-_PLAIN: Final[dict[type[Number], type]] = {Whole: int, Real: float}
+_NUMBERS: Final[tuple[type[Number], ...]] = (Whole, Real)
 
 
 def _bare(number: Any) -> Any:
@@ -129,10 +129,10 @@ def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    for _cls in _PLAIN:
+    for _cls in _NUMBERS:
         _function = getattr(operator, _name)
         _forward(f"__{_name}__", _function, _cls)
         _forward(f"__r{_name}__", _reflected(_function), _cls)
 for _name in ("neg", "abs", "pos"):
-    for _cls in _PLAIN:
+    for _cls in _NUMBERS:
         _forward(f"__{_name}__", getattr(operator, _name), _cls)

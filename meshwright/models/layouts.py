@@ -14,7 +14,6 @@ from meshwright.types.kinds import I, P, R, S, SpmdType
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
-KV: Final = (TP_KV, TP_COPY)
 MASK: Final = SpmdLayout({DP: S(0), CP: S(2), TP: R})
 """Which keys a query sees, [batch, 1, queries, keys]."""
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import meshwright.spmd as spmd
+from meshwright.check import layout_of
 from meshwright.check.factors import Factor
 from meshwright.check.regroup import regrouped, resolve
-from meshwright.check.tag import layout_of
 from tests.check.judged import judged, on
 
 TWO = on("tp", 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import meshwright.spmd as spmd
-from meshwright.check.tag import layout_of
+from meshwright.check import layout_of
 from tests.check.judged import judged, on, refusal, says
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import meshwright.spmd as spmd
-from meshwright.check.tag import layout_of
+from meshwright.check import layout_of
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import shape_view

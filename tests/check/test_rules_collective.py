@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
-from meshwright.check.tag import layout_of
+from meshwright.check import layout_of
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import joined
 from meshwright.comm.steps import BoundStep
