@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from meshwright.backends.storage import Storage
 from meshwright.comm.grid import Axes, ParallelismDims
 from meshwright.comm.scope import View, set_current_mesh
-from meshwright.comm.transport import Reduction
-from meshwright.core.boundary import Crossing, install
+from meshwright.comm.transport import Reduction, Transport
+from meshwright.core.boundary import Crossing, Crossings, install
 from meshwright.core.contract import Contract
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
@@ -21,11 +21,12 @@ from meshwright.types.planner import Transition
 class Backend(ABC):
     """One instance a run, made where the run is put together.
 
-    dims: the degrees of the run; axes: the axes that this backend tracks in compute.
+    dims: the degrees of the run; axes: the axes of compute; pipeline: the ranks that hold other layers.
     """
 
     dims: ParallelismDims
     axes: Axes
+    pipeline: Transport
 
     @property
     @abstractmethod
@@ -50,11 +51,11 @@ class Backend(ABC):
 
     def install(self, module: nn.Module, contract: Contract, path: str) -> None:
         """Make the module's forward cross its boundary as the contract says."""
-        install(module, contract, self.cross, path)
 
-    @abstractmethod
-    def region(self, fn: Callable[..., object]) -> Callable[..., object]:
-        """`fn` on plain local tensors, whatever the tensors of compute are."""
+        def named(name: str, change: Transition) -> Crossing | None:
+            return self.cross(change)
+
+        install(module, contract, Crossings(argument=named, state=named, output=self.cross), path)
 
     @property
     @abstractmethod

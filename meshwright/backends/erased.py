@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -11,8 +11,9 @@ from meshwright.backends.storage import Storage
 from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.steps import BoundStep
-from meshwright.comm.transport import Reduction
+from meshwright.comm.transport import Alone, Reduction, Transport
 from meshwright.core.boundary import Crossing
+from meshwright.types.axes import PP
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
@@ -22,8 +23,9 @@ class Erased(Backend):
 
     axes = DENSE
 
-    def __init__(self, dims: ParallelismDims, view: View, storage: Storage) -> None:
+    def __init__(self, dims: ParallelismDims, view: View, storage: Storage, pipeline: Transport | None = None) -> None:
         self.dims, self._view, self._storage = dims, view, storage
+        self.pipeline = pipeline or Alone(PP)
 
     @property
     def view(self) -> View:
@@ -53,9 +55,6 @@ class Erased(Backend):
             return x
 
         return crossing
-
-    def region(self, fn: Callable[..., object]) -> Callable[..., object]:
-        return fn
 
     def total(self, value: Tensor, over: Iterable[str], reduction: Reduction = "sum") -> Tensor:
         for axis in over:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,15 +26,26 @@ from meshwright.types.layout import SpmdLayout
 
 
 class Fsdp(Storage):
-    """Shards over dp_shard, replicates over dp_replicate; gradients are summed, never averaged."""
+    """Shards over dp_shard, replicates over dp_replicate; gradients are summed, never averaged.
+
+    mesh: the base axes of a pipeline stage that are on. frees: a block's parameters are freed after its forward and
+    gathered anew for its backward.
+    """
 
     owned = frozenset({DP})
+    mesh: DeviceMesh
 
     def __init__(
-        self, dims: ParallelismDims, rank: int, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None
+        self,
+        dims: ParallelismDims,
+        rank: int,
+        mesh: DeviceMesh,
+        policy: MixedPrecisionPolicy | None = None,
+        *,
+        frees: bool = True,
     ) -> None:
         super().__init__(dims, rank)
-        self.mesh = mesh
+        self.mesh, self.frees = mesh, frees
         self.policy = policy or MixedPrecisionPolicy()
         on = {axis for axis in (DP_REPLICATE, DP_SHARD) if dims.base[axis] > 1}
         self.data_axes = DataParallelMeshDims(
@@ -54,7 +66,7 @@ class Fsdp(Storage):
     def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
         shards: dict[str, Any] = {"mesh": self.mesh, "dp_mesh_dims": self.data_axes, "mp_policy": self.policy}
         for block in blocks[:-1]:
-            fully_shard(list(block), **shards)
+            fully_shard(list(block), **shards, reshard_after_forward=self.frees)
         if blocks:  # backward begins with the last block: gathering it anew would be wasted
             fully_shard(list(blocks[-1]), **shards, reshard_after_forward=False)
         fully_shard(model, **shards)
@@ -91,9 +103,31 @@ class Fsdp(Storage):
         with torch.no_grad():  # entered only where it changes something: this is called for every gradient of a step
             return value.to_local()
 
+    def settle(self, model: nn.Module) -> None:
+        for module in _fsdp_modules(model):  # a validation leaves the last block gathered
+            module.reshard()
+
+    @contextmanager
+    def held(self, model: nn.Module) -> Iterator[None]:
+        assert isinstance(model, FSDPModule)
+        _finish_backward(model, False)
+        yield
+        _finish_backward(model, True)
+        for module in _fsdp_modules(model):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                group.post_backward()
+        model._get_fsdp_state()._root_post_backward_final_callback()
+
     def accumulate(self, model: nn.Module, last: bool) -> None:
         assert isinstance(model, FSDPModule)
         model.set_requires_gradient_sync(last)
+
+
+def _finish_backward(model: FSDPModule, last: bool) -> None:
+    """Whether a backward is the last of its step, and so sums gradients and frees parameters."""
+    model.set_is_last_backward(last)
+    model.set_reshard_after_backward(last)
+    model.set_requires_gradient_sync(last)
 
 
 def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:

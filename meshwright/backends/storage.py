@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from meshwright.backends.at_rest import on_mesh
 from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
 from meshwright.errors import Problem
 from meshwright.types.kinds import R
@@ -37,9 +40,11 @@ class Storage(ABC):
 
     owned: axes of compute whose gradient sums the storage makes itself, during backward.
     degree, index: base axis -> its ranks, and this rank's place on it.
+    mesh: all ranks on the base axes that are on; None where ranks are no processes.
     """
 
     owned: frozenset[str] = frozenset()
+    mesh: DeviceMesh | None = None
 
     def __init__(self, dims: ParallelismDims, rank: int) -> None:
         self.degree = dims.base
@@ -69,6 +74,22 @@ class Storage(ABC):
     def local(self, value: Tensor) -> Tensor:
         """A parameter or gradient at rest -> this rank's plain part; writes go through."""
 
+    def settle(self, model: nn.Module) -> None:
+        """Said between steps, before parameters are looked at: all of them lie at rest afterwards."""
+
+    def persist(self, value: Tensor, shape: Sequence[int], layout: SpmdLayout, name: str) -> Tensor:
+        """A state at rest, or what lies beside it as an optimizer's mean does -> a DTensor of global `shape` on the whole
+        mesh, which shares its memory; the plain tensor on one rank.
+
+        layout: at rest, on the base axes. Errors: `ConfigError` where no DTensor has it.
+        """
+        return on_mesh(value, shape, layout, self.mesh, name)
+
+    @abstractmethod
+    def held(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside, passes of many micro-batches in any order leave parameters gathered and gradients unsummed; at its
+        end the sums over `owned` are made."""
+
     @abstractmethod
     def accumulate(self, model: nn.Module, last: bool) -> None:
         """Said before each backward: whether it is the last of its step, after which sums over `owned` are made."""
@@ -76,6 +97,10 @@ class Storage(ABC):
 
 class Replicated(Storage):
     """Every rank keeps its parameters as compute sees them; no gradient is summed during backward."""
+
+    def __init__(self, dims: ParallelismDims, rank: int, mesh: DeviceMesh | None = None) -> None:
+        super().__init__(dims, rank)
+        self.mesh = mesh
 
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
         return value.new_empty(lower(layout, axes).local_shape(tuple(value.shape), self.degree, self.index))
@@ -91,6 +116,9 @@ class Replicated(Storage):
 
     def local(self, value: Tensor) -> Tensor:
         return value.detach()
+
+    def held(self, model: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def accumulate(self, model: nn.Module, last: bool) -> None:
         pass  # gradients add up in place; all sums are made afterwards

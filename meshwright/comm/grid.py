@@ -37,6 +37,8 @@ STORAGE: Final[Axes] = MappingProxyType(
 """What parameters are stored on: every dense parameter is split over dp_shard."""
 LOSS: Final[Axes] = MappingProxyType({"loss": (DP_REPLICATE, DP_SHARD, DP_SHARD_EP, CP)})
 """All ranks with different tokens as one axis: over it the loss is summed."""
+PIPELINE: Final[Axes] = MappingProxyType({PP: (PP,)})
+"""The ranks that hold different layers."""
 WORLD: Final[Axes] = MappingProxyType({"world": BASE})
 """All ranks as one axis."""
 

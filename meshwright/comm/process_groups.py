@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from meshwright.comm.grid import BASE, DENSE, Axes, ParallelismDims
 from meshwright.comm.transport import Alone, Reduction, Reordered, Transport
 from meshwright.comm.view import View
-from meshwright.types.axes import DP_SHARD
+from meshwright.types.axes import DP_SHARD, PP
 
 _ops = torch.ops._c10d_functional
 _all_reduce: Final = _ops.all_reduce.default
@@ -63,9 +63,18 @@ def _mesh(world: dist.ProcessGroup, device_type: str, degrees: tuple[int, ...], 
     return init_device_mesh(device_type, degrees, mesh_dim_names=names)
 
 
+@cache
+def _without(axis: str, mesh: DeviceMesh) -> DeviceMesh | None:
+    """The part of a mesh that has the same place on `axis`; one object for one mesh, as in `_mesh`."""
+    names = mesh.mesh_dim_names or ()
+    kept = tuple(name for name in names if name != axis)
+    return mesh if kept == names else mesh[kept] if kept else None
+
+
 class ProcessGroups:
     """All groups of a run: a device mesh over the base axes that are on, and its views. Make one a run, on every rank.
 
+    stage_mesh: that mesh without pp, the ranks that hold one pipeline stage; None for a stage of one rank.
     Wants an initialised default process group of `dims.world` ranks.
     """
 
@@ -73,6 +82,7 @@ class ProcessGroups:
         self.dims = dims
         on = tuple(axis for axis, degree in dims.base.items() if degree > 1) or (DP_SHARD,)
         self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base[axis] for axis in on), on)
+        self.stage_mesh = _without(PP, self.mesh)
         self._transports: dict[tuple[str, ...], dist.ProcessGroup] = {}
 
     def view(self, axes: Axes = DENSE) -> View:

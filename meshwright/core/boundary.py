@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Final
 
@@ -15,21 +16,35 @@ from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.planner import Transition
 
 Crossing = Callable[[Tensor], Tensor]
-Cross = Callable[[Transition], Crossing | None]
-"""Compiles a transition; None where nothing changes."""
 
 
-def install(module: nn.Module, contract: Contract, cross: Cross, path: str) -> None:
+@dataclass(frozen=True)
+class Crossings:
+    """Who compiles the transitions of a boundary; each gives None where nothing changes.
+
+    argument, state: by its name and its transition. output: by its transition.
+    """
+
+    argument: Callable[[str, Transition], Crossing | None]
+    state: Callable[[str, Transition], Crossing | None]
+    output: Callable[[Transition], Crossing | None]
+
+
+def install(module: nn.Module, contract: Contract, crossings: Crossings, path: str) -> None:
     """Wrap the module's forward in the crossings of its contract. Without any, forward stays as it is."""
     positions = arguments(module)
     inputs = [
-        (positions[name], name, crossing) for name, change in contract.inputs.items() if (crossing := cross(change))
+        (positions[name], name, crossing)
+        for name, change in contract.inputs.items()
+        if (crossing := crossings.argument(name, change))
     ]
-    states = [(name, crossing) for name, change in contract.states.items() if (crossing := cross(change))]
+    states = [
+        (name, crossing) for name, change in contract.states.items() if (crossing := crossings.state(name, change))
+    ]
     leaves: list[Crossing] = []
 
     def compiled(change: Transition | None) -> Crossing:
-        leaves.append((change and cross(change)) or _keep)
+        leaves.append((change and crossings.output(change)) or _keep)
         return leaves[-1]
 
     outputs = map_tree(compiled, contract.outputs)

@@ -28,11 +28,14 @@ class Contract:
 
     states: name -> at rest to in compute. inputs: argument -> as it arrives to as forward wants it.
     outputs: tree of as computed to as handed on; None where nothing is declared.
+    region: where forward runs on local tensors, input -> the layout of its gradient as the region hands it back, None
+        for one without gradient. None: forward is no region.
     """
 
     states: Mapping[str, Transition]
     inputs: Mapping[str, Transition]
     outputs: Any
+    region: Mapping[str, SpmdLayout | None] | None = None
 
 
 def arguments(module: nn.Module) -> dict[str, int | None]:
@@ -76,9 +79,8 @@ class _Compiler:
         self.problems: list[Problem] = []
 
     def compile(self) -> tuple[Contract, list[Problem]]:
-        contract = Contract(self.states(), self.inputs(), self.outputs())
-        self.local_map(contract)
-        return contract, self.problems
+        inputs = self.inputs()
+        return Contract(self.states(), inputs, self.outputs(), self.region(inputs)), self.problems
 
     def states(self) -> dict[str, Transition]:
         shapes = own_states(self.module)
@@ -150,30 +152,51 @@ class _Compiler:
             return None
         return self.transition(src, "out_src_shardings", src if dst is None else dst, "out_dst_shardings")
 
-    def local_map(self, contract: Contract) -> None:
+    def region(self, inputs: Mapping[str, Transition]) -> dict[str, SpmdLayout | None] | None:
         if self.config.local_map is None:
-            return
+            return None
+        self.claims(self.config.local_map.claims)
         gradients = self.config.local_map.in_grad_shardings
+        found: dict[str, SpmdLayout | None] = {}
         for name, declared in gradients.items():
             field = f"local_map.in_grad_shardings[{name!r}]"
-            if not self.known(name, tuple(contract.inputs), field, "declared input") or declared is None:
+            if not self.known(name, tuple(inputs), field, "declared input"):
                 continue
-            gradient, wanted = self.layout(SpmdLayout(declared), field), contract.inputs[name].dst.dual
+            found[name] = None
+            if declared is None:
+                continue
+            gradient, wanted = self.layout(SpmdLayout(declared), field), inputs[name].dst.dual
+            found[name] = gradient
             if gradient is not wanted:
                 self.say(
                     field,
-                    f"{gradient}, but the input enters as {contract.inputs[name].dst}",
+                    f"{gradient}, but the input enters as {inputs[name].dst}",
                     "the gradient of R is P and of P is R; I, V and S(i) keep their type",
                     f"{wanted}, or another in_dst_shardings[{name!r}]",
                 )
-        for name in sorted(set(contract.inputs) - set(gradients)):
-            enters = contract.inputs[name].dst
+        for name in sorted(set(inputs) - set(gradients)):
+            enters = inputs[name].dst
             self.say(
                 f"local_map.in_grad_shardings[{name!r}]",
                 f"no gradient layout for {name!r}, which enters as {enters}",
                 "where R meets S inside a region the gradient is P; nothing is assumed for the author",
                 f"{name!r}: {enters.dual}, or None if it has no gradient",
             )
+        return found
+
+    def claims(self, claims: Mapping[str, str]) -> None:
+        for axis, reason in claims.items():
+            field = f"local_map.claims[{axis!r}]"
+            if axis not in self.axes:
+                problem = unknown_axis(axis, tuple(self.axes))
+                self.say(field, _placed(problem), problem.why, problem.fix)
+            elif not reason:
+                self.say(
+                    field,
+                    "no reason is given",
+                    "what no rule sees is taken on trust, and listed with its reason",
+                    "why what each rank computes is what is declared",
+                )
 
     def transition(self, src: Mapping[str, Any], src_field: str, dst: Mapping[str, Any], dst_field: str) -> Transition:
         source, target = SpmdLayout(src), SpmdLayout(dst)

@@ -23,9 +23,12 @@ class LocalMapConfig:
     in_grad_shardings: layout of each input's gradient as the region hands it back; None for an input without
         gradient. There is no default: where R meets sharded operands inside, the gradient is P, and only the author
         knows that they meet.
+    claims: axis on which ranks compute what no rule follows -> why it is the P or S(dim) that is declared: as of rows
+        that are looked up on the rank that has them, zeros elsewhere. `meshwright check` lists it as taken on trust.
     """
 
     in_grad_shardings: Mapping[str, Layout | None]
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.in_grad_shardings = {

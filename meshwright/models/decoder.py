@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
 from meshwright.core.place import Place
-from meshwright.errors import Problem
 from meshwright.models.attention import Attention, Visible
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
@@ -47,6 +45,9 @@ class Decoder(Module):
 
     positions[B, L]: place of each token in its document; default: 0 ... L-1.
     documents[B, L]: which document each token belongs to; tokens see their own document only. Default: one document.
+    stream[B, L, dim], units: where other ranks hold other layers, what the layer before the first of `units` gave, and
+    the units to run: 0 the embedding, then each block, the last the norm with the head. Without the last it returns
+    the stream. Then positions and documents are given.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -61,47 +62,70 @@ class Decoder(Module):
         head: Linear.Config
         tied: bool = False
 
-        def problems(self, path: str, dims: ParallelismDims) -> list[Problem]:
-            if dims.pp == 1:
-                return []
-            return [
-                Problem(
-                    where=path,
-                    what=f"pp {dims.pp}: this decoder has all its blocks on every rank",
-                    fix="parallel.pp = 1",
-                )
-            ]
-
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embedding = config.embedding.build()
         self.rope = config.rope.build()
         self.visible = config.visible.build()
-        self.blocks = nn.ModuleList(block.build() for block in config.blocks)
+        self.blocks = nn.ModuleDict({str(place): block.build() for place, block in enumerate(config.blocks)})
         self.norm = config.norm.build()
         self.head = config.head.build()
         if config.tied:
             self.head.weight = self.embedding.weight
         self.part, self.is_cut = 0, False
+        self.units = range(len(config.blocks) + 2)
+
+    def costs(self) -> list[float]:
+        """For each unit, in the order they run, its arithmetic in elements of weights that a token is multiplied by:
+        the embedding, each block, the norm with the head."""
+        blocks = [sum(param.numel() for param in block.parameters()) for block in self.blocks.values()]
+        return [0, *blocks, self.head.weight.numel()]
+
+    def keep(self, units: Collection[int]) -> None:
+        """Drop the parts that are in none of `units`. A tied table stays where the embedding or the head is."""
+        first, last = self.units[0], self.units[-1]
+        if first not in units and not (self.config.tied and last in units):
+            self.embedding = None
+        for place in set(range(len(self.blocks))) - {unit - 1 for unit in units}:
+            del self.blocks[str(place)]
+        if last not in units:
+            self.norm = self.head = None
+
+    def parts(self, units: range) -> list[nn.Module]:
+        """The modules of some units that this rank has."""
+        first, last = self.units[0], self.units[-1]
+        found = [self.embedding] if first in units else []
+        found += [block for name, block in self.blocks.items() if int(name) + 1 in units]
+        return [*found, self.norm, self.head] if last in units else found
 
     def localize(self, place: Place) -> None:
         self.part, self.is_cut = place.part("tokens", 1), bool(place.cut("tokens", 1))
 
     def storage_blocks(self) -> list[list[nn.Module]]:
         """The parts whose parameters are gathered together, in the order they run; what is tied stays with the root."""
-        ends: list[nn.Module] = [self.norm] if self.config.tied else [self.norm, self.head]
-        start: list[list[nn.Module]] = [] if self.config.tied else [[self.embedding]]
-        return [*start, *([block] for block in self.blocks), ends]
+        tied = {id(self.embedding), id(self.head)} if self.config.tied else set()
+        parts = [[self.embedding], *([block] for block in self.blocks.values()), [self.norm, self.head]]
+        kept = [[part for part in parts if part is not None and id(part) not in tied] for parts in parts]
+        return [parts for parts in kept if parts]
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
-        if positions is None:
+    def forward(
+        self,
+        tokens: Tensor | None,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        stream: Tensor | None = None,
+        units: range | None = None,
+    ) -> Tensor:
+        units = self.units if units is None else units
+        if tokens is not None and positions is None:
             first = self.part * tokens.shape[1]
             positions = torch.arange(first, first + tokens.shape[1], device=tokens.device).expand_as(tokens)
-        if documents is None and self.is_cut:  # causal by shapes alone needs all queries
+        if tokens is not None and documents is None and self.is_cut:  # causal by shapes alone needs all queries
             documents = torch.zeros_like(tokens)
         mask = None if documents is None else self.visible(documents, documents)
         cosine, sine = self.rope(positions)
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, cosine, sine, mask)
-        return self.head(self.norm(x))
+        x = self.embedding(tokens) if stream is None else stream
+        for name, block in self.blocks.items():
+            if int(name) + 1 in units:
+                x = block(x, cosine, sine, mask)
+        return self.head(self.norm(x)) if self.units[-1] in units else x

@@ -116,7 +116,10 @@ def embedding(plan: Plan) -> ShardingConfig:
         in_src_shardings={"tokens": activation(R)},
         out_src_shardings=activation(P),
         out_dst_shardings=plan.residual,
-        local_map=LocalMapConfig(in_grad_shardings={"tokens": None}),
+        local_map=LocalMapConfig(
+            in_grad_shardings={"tokens": None},
+            claims={TP: "a rank looks up the rows that it holds, and gives zeros for the rest"},
+        ),
     )
 
 
@@ -130,12 +133,11 @@ def head(plan: Plan, *, bias: bool = False) -> ShardingConfig:
     )
 
 
-def decoder() -> ShardingConfig:
-    """Tokens, and where they stand, to logits[batch, sequence, vocab@tp]."""
+def decoder(plan: Plan) -> ShardingConfig:
+    """Tokens, and where they stand, or the stream of the layers before. What it returns the last module declares."""
     tokens = activation(R)
     return ShardingConfig(
-        in_src_shardings={"tokens": tokens, "positions": tokens, "documents": tokens},
-        out_src_shardings=activation(S(2)),
+        in_src_shardings={"tokens": tokens, "positions": tokens, "documents": tokens, "stream": plan.residual}
     )
 
 
@@ -146,7 +148,10 @@ def visible() -> ShardingConfig:
         in_src_shardings={"queries": tokens, "keys": tokens},
         in_dst_shardings={"keys": whole_sequence(tokens)},
         out_src_shardings=MASK,
-        local_map=LocalMapConfig(in_grad_shardings={"queries": None, "keys": None}),
+        local_map=LocalMapConfig(
+            in_grad_shardings={"queries": None, "keys": None},
+            claims={CP: "a rank has the rows of its own queries, at their places in the whole"},
+        ),
     )
 
 

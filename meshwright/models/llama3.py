@@ -16,7 +16,7 @@ from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
 from meshwright.models.layouts import Plan
 from meshwright.models.rope import Rope, RopeScaling
-from meshwright.models.spec import ModelSpec
+from meshwright.models.spec import MOST, ModelSpec
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class Llama3(ModelSpec):
         return self.dim // self.heads
 
     def problems(self) -> list[Problem]:
-        return super().problems() or [*self._splits(), *self._sizes()]
+        return super().problems() or [*self._splits(), *self._sizes(), *self._stretch()]
 
     def _splits(self) -> list[Problem]:
         """Features into heads, and heads into groups."""
@@ -84,6 +84,25 @@ class Llama3(ModelSpec):
             if not 0 < value < math.inf
         ]
 
+    def _stretch(self) -> list[Problem]:
+        """Numbers of the scaling, each of which divides something."""
+        if self.scaling is None:
+            return []
+        scaling = self.scaling
+        right = {
+            "factor": (0 < scaling.factor < math.inf, "above 0, and finite"),
+            "low": (0 < scaling.low < math.inf, "above 0, and finite"),
+            "high": (scaling.low < scaling.high < math.inf, f"above low {scaling.low}, and finite"),
+            "length": (1 <= scaling.length <= MOST, f"from 1 to {MOST}"),
+        }
+        return [
+            Problem(
+                where=f"model.scaling.{name}", what=f"{getattr(scaling, name)}", fix=f"--model.scaling.{name} {words}"
+            )
+            for name, (holds, words) in right.items()
+            if not holds
+        ]
+
     def tp_copies(self, tp: int) -> int:
         return kv_copies(self.kv_heads, tp)
 
@@ -99,7 +118,7 @@ class Llama3(ModelSpec):
         )
 
     def declare(self, modules: Decoder.Config, plan: Plan) -> None:
-        modules.sharding_config = layouts.decoder()
+        modules.sharding_config = layouts.decoder(plan)
         modules.embedding.sharding_config = layouts.embedding(plan)
         modules.rope.sharding_config = layouts.rope()
         modules.visible.sharding_config = layouts.visible()

@@ -47,7 +47,7 @@ class ModelSpec(ABC):
         """How many neighbouring tp ranks share their key/value heads."""
 
 
-def dims_of(spec: ModelSpec, *, dp_replicate: int, dp_shard: int, cp: int, tp: int) -> ParallelismDims:
+def dims_of(spec: ModelSpec, *, dp_replicate: int, dp_shard: int, cp: int, tp: int, pp: int = 1) -> ParallelismDims:
     """The degrees of a run of this model.
 
     Errors: `ConfigError` for numbers that no layout can make right, and for a degree below 1.
@@ -56,7 +56,7 @@ def dims_of(spec: ModelSpec, *, dp_replicate: int, dp_shard: int, cp: int, tp: i
     if problems:
         raise ConfigError(problems)
     copies = spec.tp_copies(tp) if tp >= 1 else 1
-    return ParallelismDims(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, tp_copy=copies)
+    return ParallelismDims(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp, tp_copy=copies)
 
 
 def _flag(name: str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from meshwright.backends.base import Backend
+from meshwright.backends.dtensors import DTensors, FullDTensor, PartialDTensor
 from meshwright.backends.erased import Erased
 from meshwright.backends.fsdp import Fsdp
 from meshwright.backends.parallelize import States, materialise, parallelize
 from meshwright.backends.storage import Replicated
-from meshwright.comm.grid import WORLD, ParallelismDims
+from meshwright.comm.grid import PIPELINE, WORLD, ParallelismDims
 from meshwright.comm.process_groups import ProcessGroups
 from meshwright.comm.scope import View
 from meshwright.comm.transport import Transport
@@ -20,10 +23,14 @@ from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
-from meshwright.train.config import TrainConfig
-from meshwright.train.gradients import Gradients
+from meshwright.train.config import BackendName, TrainConfig
+from meshwright.train.gradients import Gradients, Shared
 from meshwright.train.loss import CrossEntropy, loss_sharding
 from meshwright.train.optimizer import adamw
+from meshwright.train.passes import Passes, Whole
+from meshwright.train.pipeline import Pipeline
+from meshwright.train.stages import ORDERS, even, rank_of, stages_of
+from meshwright.types.axes import PP
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Assembly:
 
     model: Decoder
     loss: CrossEntropy
+    passes: Passes
     backend: Backend
     states: States
     gradients: Gradients
@@ -51,6 +59,7 @@ def run_dims(config: TrainConfig) -> ParallelismDims:
         dp_shard=parallel.dp_shard,
         cp=parallel.cp,
         tp=parallel.tp,
+        pp=parallel.pp,
     )
 
 
@@ -82,12 +91,25 @@ def on_meta(config: TrainConfig) -> tuple[Decoder, CrossEntropy]:
         return modules.build(), loss.build()
 
 
-def processes_backend(dims: ParallelismDims, rank: int, device_type: str) -> tuple[Backend, Transport]:
-    """The backend over torch process groups, and the axis of all ranks."""
+def processes_backend(
+    dims: ParallelismDims, rank: int, device_type: str, name: BackendName = "spmd_types"
+) -> tuple[Backend, Transport]:
+    """The backend of that name over torch process groups, and the axis of all ranks."""
     groups = ProcessGroups(dims, device_type)
+    mesh = groups.stage_mesh
     stored = dims.dp_replicate * dims.dp_shard > 1
-    storage = Fsdp(dims, rank, groups.mesh) if stored else Replicated(dims, rank)
-    return Erased(dims, groups.view(), storage), groups.view(WORLD)["world"]
+    # stages pass many micro-batches in any order: freed between, a block would be gathered for each of them
+    storage = Fsdp(dims, rank, mesh, frees=dims.pp == 1) if mesh and stored else Replicated(dims, rank, mesh)
+    everyone, pipeline = groups.view(WORLD)["world"], groups.view(PIPELINE)[PP]
+    if name == "spmd_types":
+        return Erased(dims, groups.view(), storage, pipeline), everyone
+    return _DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
+
+
+_DTENSORS: Final[Mapping[BackendName, type[DTensors]]] = {
+    "full_dtensor": FullDTensor,
+    "partial_dtensor": PartialDTensor,
+}
 
 
 def local_backend(dims: ParallelismDims, rank: int, view: View) -> Backend:
@@ -98,16 +120,38 @@ def local_backend(dims: ParallelismDims, rank: int, view: View) -> Backend:
 def assemble(config: TrainConfig, backend: Backend, world: Transport, device: torch.device) -> Assembly:
     """Errors: `ConfigError` with all problems of the declared layouts."""
     model, loss = on_meta(config)
+    cuts = _keep_own_stages(config, model, backend.pipeline)
     states = parallelize(model, backend)
     parallelize(loss, backend)
     backend.store(model, model.storage_blocks())
     materialise(model, backend, states, device, config.training.seed)
+    passes: Passes = Whole(model, loss, backend, device)
+    if cuts:
+        passes = Pipeline(model, loss, backend, device, config.parallel.schedule, cuts, torch.float32)
     return Assembly(
         model=model,
         loss=loss,
+        passes=passes,
         backend=backend,
         states=states,
-        gradients=Gradients(model, backend, states, world),
+        gradients=Gradients(model, backend, states, world, _shared(config, backend.pipeline)),
         optimizer=adamw(model, config.optimizer),
         device=device,
     )
+
+
+def _keep_own_stages(config: TrainConfig, model: Decoder, pipeline: Transport) -> list[range]:
+    """The units of every stage, of which `model` keeps this rank's; none where there is no pipeline."""
+    if pipeline.size == 1:
+        return []
+    order = ORDERS[config.parallel.schedule]
+    cuts = even(model.costs(), pipeline.size * order.per_rank)
+    model.keep([unit for stage in stages_of(pipeline.index, pipeline.size, order) for unit in cuts[stage]])
+    return cuts
+
+
+def _shared(config: TrainConfig, pipeline: Transport) -> Shared:
+    """A tied table is held where the embedding is and where the head is."""
+    order = ORDERS[config.parallel.schedule]
+    ends = 0, rank_of(pipeline.size * order.per_rank - 1, pipeline.size, order)
+    return {"embedding.weight": ends} if config.model.modules().tied and ends[1] != 0 else {}

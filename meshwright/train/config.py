@@ -12,14 +12,18 @@ from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import ModelSpec
 from meshwright.train.data.config import DataConfig
+from meshwright.train.stages import Schedule
+
+BackendName = Literal["spmd_types", "full_dtensor", "partial_dtensor"]
 
 
 @dataclass(kw_only=True)
 class ParallelConfig:
     """How the work is split over ranks."""
 
-    backend: Literal["spmd_types"] = "spmd_types"
-    """what carries out the declared layouts: plain tensors and planned collectives"""
+    backend: BackendName = "spmd_types"
+    """what carries out the declared layouts: plain tensors and planned collectives; DTensors over every axis; DTensors
+    over tp alone"""
     dp_replicate: int = 1
     """groups of ranks that hold equal copies of every parameter shard"""
     dp_shard: int = 1
@@ -30,6 +34,17 @@ class ParallelConfig:
     """ranks over which weights, heads and the vocabulary are split"""
     sequence_parallel: bool = True
     """split the sequence over tp between attention and feed-forward"""
+    pp: int = 1
+    """ranks over which layers are split"""
+    schedule: Schedule = "1f1b"
+    """order in which the stages of a pipeline do their micro-batches"""
+    micro_batches: int | None = None
+    """parts into which a pipeline cuts each micro-batch of training.accumulate; default: one for each pp rank"""
+
+    @property
+    def filling(self) -> int:
+        """Micro-batches of a pipeline for each one of training.accumulate."""
+        return self.pp if self.micro_batches is None else self.micro_batches
 
 
 @dataclass(kw_only=True)
@@ -85,6 +100,20 @@ class OutputConfig:
 
 
 @dataclass(kw_only=True)
+class CheckpointConfig:
+    """What is kept of a run, so that it can go on."""
+
+    every: int = 0
+    """steps between checkpoints, with one more at the last step; 0: none are kept"""
+    keep: int = 2
+    """how many are kept, the newest"""
+    folder: str | None = None
+    """folder of the checkpoints, seen by all machines; default: checkpoints in the run's folder"""
+    resume: str | None = None
+    """checkpoint to go on from, or run folder whose newest is taken; `--resume` is the newest of the newest run"""
+
+
+@dataclass(kw_only=True)
 class LaunchConfig:
     """How processes are started."""
 
@@ -115,5 +144,6 @@ class TrainConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import StateInfo, States
 from meshwright.comm.transport import Transport
 from meshwright.errors import ConfigError, Problem
+from meshwright.types.axes import PP
 from meshwright.types.kinds import R, Shard
 
 
@@ -25,30 +28,40 @@ class _Trained:
     copies: int
 
 
+Shared = Mapping[str, tuple[int, int]]
+"""A parameter that two stages of a pipeline hold -> their pipeline ranks, in the order of the stages."""
+NOT_SHARED: Final[Shared] = MappingProxyType({})
+
+
 class Gradients:
     """The gradients of one rank's model. Made once, after the parameters have their memory.
 
     A parameter typed R on an axis has a gradient typed P there: each rank's own contribution. What the storage does
-    not sum during backward is summed here, once a step, for many small gradients in one collective.
+    not sum during backward is summed here, once a step, for many small gradients in one collective. So is the gradient
+    of a parameter that two pipeline stages hold.
 
     Errors: `ConfigError` where no parameter wants a gradient.
     """
 
-    def __init__(self, model: nn.Module, backend: Backend, states: States, world: Transport) -> None:
-        self.storage, self.world = backend.storage, world
+    def __init__(
+        self, model: nn.Module, backend: Backend, states: States, world: Transport, shared: Shared = NOT_SHARED
+    ) -> None:
+        self.storage, self.world, self.pipeline = backend.storage, world, backend.pipeline
+        named = {name: param for name, param in model.named_parameters() if param.requires_grad}
+        degree = backend.dims.base
         self.trained = [
-            _Trained(param, _owed(states[name], backend), _copies(states[name], backend.dims.base))
-            for name, param in model.named_parameters()
-            if param.requires_grad
+            _Trained(param, _owed(states[name], backend), _copies(states[name], degree) * (1 + (name in shared)))
+            for name, param in named.items()
         ]
-        if not self.trained:
+        if not self.trained and self.pipeline.size == 1:
             raise ConfigError(
                 Problem(where="model", what="every parameter is frozen", fix="requires_grad on those that are to learn")
             )
         on = dict.fromkeys(axis for trained in self.trained for axis in trained.owed)
         self.sums = [(backend.view[axis], [axis in trained.owed for trained in self.trained]) for axis in on]
+        self.shared = [(list(named).index(name), holders) for name, holders in shared.items() if name in named]
         once = [1.0 / trained.copies for trained in self.trained]
-        self.once = torch.tensor(once, dtype=torch.float64, device=self.trained[0].param.device)
+        self.once = torch.tensor(once, dtype=torch.float64, device=next(model.parameters()).device)
 
     @torch.no_grad()
     def finish(self) -> list[Tensor]:
@@ -63,12 +76,25 @@ class Gradients:
             owed = [grad for grad, owing in zip(grads, owes, strict=True) if owing]
             for dtype in dict.fromkeys(grad.dtype for grad in owed):
                 _sum_together([grad for grad in owed if grad.dtype == dtype], axis)
+        for place, holders in self.shared:
+            self._sum_over_stages(grads[place], holders)
         return grads
+
+    def _sum_over_stages(self, grad: Tensor, holders: tuple[int, int]) -> None:
+        """In place, in the order of the stages: the sum has the same bits on both ranks."""
+        first, last = holders
+        if self.pipeline.index == first:
+            self.pipeline.send(grad, last)
+            grad += self.pipeline.recv(grad, last)
+        elif self.pipeline.index == last:
+            other = self.pipeline.recv(grad, first)
+            self.pipeline.send(grad, first)
+            grad.copy_(other + grad)
 
     @torch.no_grad()
     def total_norm(self, grads: list[Tensor]) -> Tensor:
         """The norm over every element of every gradient, each counted once, however many ranks hold it: float64 []."""
-        norms = torch.stack(torch._foreach_norm(grads))
+        norms = torch.stack(torch._foreach_norm(grads)) if grads else self.once  # a stage may have nothing to train
         squares = (norms.double().square() * self.once).sum()
         return self.world.all_reduce(squares).sqrt()
 
@@ -77,7 +103,8 @@ class Gradients:
 def clip(grads: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Scale all gradients so that their total norm, now `norm`, is at most `max_norm`."""
     scale = (max_norm / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
-    torch._foreach_mul_(grads, scale.to(grads[0].dtype))
+    if grads:
+        torch._foreach_mul_(grads, scale.to(grads[0].dtype))
 
 
 def _sum_together(parts: Sequence[Tensor], axis: Transport) -> None:
@@ -91,4 +118,6 @@ def _owed(info: StateInfo, backend: Backend) -> tuple[str, ...]:
 
 
 def _copies(info: StateInfo, degree: Mapping[str, int]) -> int:
-    return math.prod(size for axis, size in degree.items() if not isinstance(info.stored.get(axis), Shard))
+    """Among the ranks of its pipeline stage."""
+    alike = (axis for axis in degree if axis != PP and not isinstance(info.stored.get(axis), Shard))
+    return math.prod(degree[axis] for axis in alike)

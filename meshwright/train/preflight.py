@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
-
 import torch
 
 from meshwright.backends.base import Backend
@@ -16,6 +10,7 @@ from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.shapes import shape_view
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
+from meshwright.train import numbers, stages
 from meshwright.train.assemble import local_backend, on_meta, run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.loss import CrossEntropy
@@ -45,7 +40,21 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
 
 def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
     """Numbers that no run can have, and batches and sequences that do not divide over `dims`."""
-    return [*_numbers(config), *_divisions(config, dims)]
+    units = len(config.model.modules().blocks) + 2
+    pipeline = stages.problems(config.parallel, units, config.training.accumulate)
+    return [*numbers.problems(config), *pipeline, *([] if pipeline else _divisions(config, dims))]
+
+
+def started(config: TrainConfig) -> list[Problem]:
+    """What is wrong with the number of processes that `train` is to start; nothing, where it follows the degrees."""
+    processes = config.launch.processes
+    if processes is None or not numbers.RANGES["launch.processes"].holds(processes):
+        return []
+    try:
+        run_dims(config).check_world(processes, "launch.processes")
+    except ConfigError as error:
+        return list(error.problems)
+    return []
 
 
 def check_vocabulary(config: TrainConfig, vocab: int) -> None:
@@ -61,57 +70,18 @@ def check_vocabulary(config: TrainConfig, vocab: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Which numbers are legal, in code and in words."""
-
-    legal: Callable[[float], bool]
-    words: str
-    why: str = ""
-
-
-_COUNT: Final = _Range(lambda number: number >= 1, "1 or more")
-_NOT_NEGATIVE: Final = _Range(lambda number: 0 <= number < math.inf, "0 or more")
-_POSITIVE: Final = _Range(lambda number: number > 0, "above 0", "nothing would be learned")
-_MEAN: Final = _Range(lambda number: 0 <= number < 1, "from 0 to below 1", "a running mean keeps this share")
-_SHARE: Final = _Range(lambda number: 0 <= number <= 1, "from 0 to 1", "it is a share of the rate after warm-up")
-_RANGES: Final[Mapping[str, _Range]] = {
-    "training.steps": _COUNT,
-    "training.length": _Range(lambda number: number >= 2, "2 or more"),
-    "training.batch": _COUNT,
-    "training.accumulate": _COUNT,
-    "training.max_norm": _POSITIVE,
-    "training.validate_every": _COUNT,
-    "training.validation_batches": _NOT_NEGATIVE,
-    "optimizer.rate": _NOT_NEGATIVE,
-    "optimizer.warmup": _NOT_NEGATIVE,
-    "optimizer.floor": _SHARE,
-    "optimizer.beta1": _MEAN,
-    "optimizer.beta2": _MEAN,
-    "optimizer.epsilon": _Range(lambda number: 0 < number < math.inf, "above 0, and finite"),
-    "optimizer.weight_decay": _NOT_NEGATIVE,
-}
-
-
-def _numbers(config: TrainConfig) -> list[Problem]:
-    values = {name: operator.attrgetter(name)(config) for name in _RANGES}
-    return [
-        Problem(where=name, what=f"{value}", why=_RANGES[name].why, fix=f"{_flag(name)} {_RANGES[name].words}")
-        for name, value in values.items()
-        if not _RANGES[name].legal(value)
-    ]
-
-
 def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
     training = config.training
     problems = []
-    parts = dims.dp_replicate * dims.dp_shard * max(1, training.accumulate)
+    pieces = f"{training.accumulate} micro-batches"
+    if dims.pp > 1:
+        pieces = f"{training.accumulate} x {config.parallel.filling} micro-batches of pp {dims.pp}"
+    parts = dims.dp_replicate * dims.dp_shard * max(1, training.accumulate) * config.parallel.filling
     if training.batch % parts:
         problems.append(
             Problem(
                 where="training.batch",
-                what=f"{training.batch} sequences do not divide over dp {dims.dp_replicate * dims.dp_shard}"
-                f" x {training.accumulate} micro-batches",
+                what=f"{training.batch} sequences do not divide over dp {dims.dp_replicate * dims.dp_shard} x {pieces}",
                 why="every rank computes the same number of sequences in every micro-batch",
                 fix=f"training.batch = one of {_multiples(training.batch, parts)}",
             )
@@ -137,10 +107,6 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
             )
         )
     return problems
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _multiples(number: int, of: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,17 +11,13 @@ from torch import Tensor
 
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, RunError
-from meshwright.models.layouts import activation
 from meshwright.train.assemble import Assembly
 from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.gradients import clip
 from meshwright.train.loss import LOSS
+from meshwright.train.passes import total
 from meshwright.types.axes import CP
-from meshwright.types.kinds import R
-
-INPUT = activation(R)
-"""tokens, labels, positions, documents: [batch@dp, sequence@cp], the same on tp."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +37,10 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
     run.optimizer.zero_grad(set_to_none=True)
     batches = [own_part(batch, run.backend.view[CP]) for batch in batches]
     with backend.scope():
-        valid = valid_tokens(run, batches)
-        losses = []
-        for batch in batches:
-            backend.storage.accumulate(run.model, last=batch is batches[-1])
-            loss = loss_sum(run, batch) / valid.clamp(min=1)
-            loss.backward()
-            losses.append(loss.detach())
+        loss = run.passes.backward(batches, valid_tokens(run, batches).clamp(min=1))
         grads = gradients.finish()
         norm = gradients.total_norm(grads)
-        shown = shown_loss(run, _sum(losses))
+        shown = shown_loss(run, over_stages(run, loss))
         measured = Measured(loss=shown.item(), grad_norm=norm.item())
         _demand_finite(measured, step)
         clip(grads, norm, max_norm)
@@ -66,15 +55,15 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
 
     Errors: `RunError` on all ranks alike where it is not finite.
     """
-    total = torch.zeros((), device=run.device)
+    summed = torch.zeros((), device=run.device)
     valid = torch.zeros((), device=run.device, dtype=torch.int64)
     with torch.no_grad(), run.backend.scope():
         for batch in (own_part(whole, run.backend.view[CP]) for whole in batches):
-            total += loss_sum(run, batch)
+            summed += run.passes.losses(batch)
             valid += (batch.labels != IGNORE).sum().to(run.device)
-        total = shown_loss(run, total)
+        summed = shown_loss(run, over_stages(run, summed))
         valid = shown_loss(run, valid)
-    mean = (total / valid.clamp(min=1)).item()
+    mean = (summed / valid.clamp(min=1)).item()
     if not math.isfinite(mean):
         raise RunError(
             Problem(
@@ -95,28 +84,20 @@ def own_part(batch: Batch, cp: Transport) -> Batch:
     return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in fields))
 
 
-def loss_sum(run: Assembly, batch: Batch) -> Tensor:
-    """The sum of the batch's token losses on this rank: P over the data axes."""
-    tokens, labels, positions, documents = (
-        run.backend.enter(part.to(run.device, non_blocking=True), INPUT)
-        for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
-    )
-    return run.loss(run.model(tokens, positions, documents), labels)
-
-
 def valid_tokens(run: Assembly, batches: Sequence[Batch]) -> Tensor:
     """The number of tokens to predict in the step, over all micro-batches and ranks: int64 []."""
-    return shown_loss(run, _sum([(batch.labels != IGNORE).sum() for batch in batches]).to(run.device))
+    return shown_loss(run, total([(batch.labels != IGNORE).sum() for batch in batches]).to(run.device))
 
 
 def shown_loss(run: Assembly, value: Tensor) -> Tensor:
     """A sum over tokens, summed over exactly the axes on which the loss is P."""
     on = run.backend.dims.active()
-    return run.backend.total(run.backend.leave(value), [axis for axis in LOSS.partial if axis in on])
+    return run.backend.total(value, [axis for axis in LOSS.partial if axis in on])
 
 
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, parts)
+def over_stages(run: Assembly, value: Tensor) -> Tensor:
+    """A value that the last stage alone has, 0 elsewhere, on all ranks of a pipeline."""
+    return run.backend.pipeline.all_reduce(value) if run.backend.pipeline.size > 1 else value
 
 
 def _demand_finite(measured: Measured, step: int) -> None:

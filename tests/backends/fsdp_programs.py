@@ -23,6 +23,7 @@ from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
 from meshwright.train.gradients import Gradients
 from meshwright.train.optimizer import adamw
+from meshwright.train.passes import Whole
 from meshwright.types.kinds import R, SpmdType
 from tests.parity.harness import Part, rows, step_part
 from tests.ranks import Member
@@ -156,7 +157,7 @@ def steps_of(
     before: Callable[[nn.Module], object] = lambda model: None,
 ) -> tuple[list[Part], dict[str, bool], bool]:
     """This rank's part of each of `steps`; which parameters want a gradient; whether head and embedding are one."""
-    run = assembled(config, *processes_backend(run_dims(config), rank, "cpu"), before)
+    run = assembled(config, *processes_backend(run_dims(config), rank, "cpu", config.parallel.backend), before)
     parts = [step(run, batches) for _ in range(steps)]
     trained = {name: param.requires_grad for name, param in run.model.named_parameters()}
     return parts, trained, run.model.head.weight is run.model.embedding.weight
@@ -173,7 +174,9 @@ def assembled(
     backend.store(model, model.storage_blocks())
     materialise(model, backend, states, CPU, config.training.seed)
     gradients = Gradients(model, backend, states, everyone)
-    return Assembly(model, loss, backend, states, gradients, adamw(model, config.optimizer), CPU)
+    return Assembly(
+        model, loss, Whole(model, loss, backend, CPU), backend, states, gradients, adamw(model, config.optimizer), CPU
+    )
 
 
 def refused_on_data(rank: int, dims: ParallelismDims, kind: SpmdType) -> str:

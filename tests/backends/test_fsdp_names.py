@@ -87,6 +87,28 @@ def test_settings_of_an_fsdp_module(name, model):
     assert list(inspect.signature(getattr(model, name)).parameters)
 
 
+@pytest.mark.parametrize("name", ["set_is_last_backward", "set_reshard_after_backward"])
+def test_settings_of_passes_in_any_order(name, model):
+    assert list(inspect.signature(getattr(model, name)).parameters)
+
+
+def test_post_backward_and__root_post_backward_final_callback_sum_what_earlier_passes_left(model):
+    (param,) = params_of(model)
+    param._unsharded_dtensor_spec, param.is_dtensor = None, False
+    for setting in (model.set_is_last_backward, model.set_reshard_after_backward, model.set_requires_gradient_sync):
+        setting(False)
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        assert param.sharded_param.grad is None
+    for setting in (model.set_is_last_backward, model.set_reshard_after_backward, model.set_requires_gradient_sync):
+        setting(True)
+    state = model._get_fsdp_state()
+    for group in state._fsdp_param_groups:
+        group.post_backward()
+    state._root_post_backward_final_callback()
+    assert torch.equal(model.weight.grad.full_tensor(), torch.full((2, 3), 2.0))
+
+
 def test_a_row_of_one_rank_alone_warns_of_a_view(model):
     """The message that is filtered is the one that torch has."""
     import torch.distributed.fsdp as package

@@ -9,6 +9,7 @@ import torch
 from meshwright.train.assemble import assemble, processes_backend, run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
+from meshwright.train.trainer import split_rows
 from tests.parity.harness import Outcome, Part, rows, step_part, together
 from tests.processes import ranks
 
@@ -23,8 +24,10 @@ def _parts(rank: int, configs: Sequence[TrainConfig], batches: Sequence[Batch]) 
     """This rank's part of each outcome."""
     parts = []
     for config in configs:
-        backend, everyone = processes_backend(run_dims(config), rank, "cpu")
+        backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend)
         run = assemble(config, backend, everyone, torch.device("cpu"))
         dp = backend.view["dp"]
-        parts.append(step_part(run, [rows(batch, dp.index, dp.size) for batch in batches]))
+        own = [rows(batch, dp.index, dp.size) for batch in batches]
+        filling = config.parallel.filling
+        parts.append(step_part(run, [micro for batch in own for micro in split_rows(batch, filling)]))
     return parts

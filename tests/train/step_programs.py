@@ -73,7 +73,7 @@ def infinite_weight(run: Assembly) -> None:
 
 def gradient(run: Assembly) -> None:
     """One gradient is infinite, with a finite loss."""
-    run.model.blocks[0].register_forward_pre_hook(lambda module, args: (_Spoil.apply(args[0]), *args[1:]))
+    run.model.blocks["0"].register_forward_pre_hook(lambda module, args: (_Spoil.apply(args[0]), *args[1:]))
 
 
 class _Spoil(torch.autograd.Function):
@@ -87,7 +87,7 @@ class _Spoil(torch.autograd.Function):
 
 
 def _first(run: Assembly) -> Tensor:
-    return run.backend.storage.local(run.model.blocks[0].feed_forward.w1.weight).view(-1)
+    return run.backend.storage.local(run.model.blocks["0"].feed_forward.w1.weight).view(-1)
 
 
 def validated(rank: int, config: TrainConfig, batches: Sequence[Batch]) -> list[float]:

@@ -1,0 +1,61 @@
+"""The forward and backward passes of a step, on a rank that holds all layers; a pipeline's are in `pipeline`."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from meshwright.backends.base import Backend
+from meshwright.models.decoder import Decoder
+from meshwright.models.layouts import activation
+from meshwright.train.data import Batch
+from meshwright.train.loss import CrossEntropy
+from meshwright.types.kinds import R
+
+INPUT = activation(R)
+"""tokens, labels, positions, documents: [batch@dp, sequence@cp], the same on tp."""
+
+
+class Passes(ABC):
+    """How a rank takes part in the passes of a step. Both give float32 [], P over the data axes and pp."""
+
+    @abstractmethod
+    def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
+        """Forward and backward of all micro-batches: the sum of their token losses divided by `valid`, without graph.
+        Gradients add to what is there."""
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> Tensor:
+        """The sum of the token losses of a micro-batch, forward alone."""
+
+
+class Whole(Passes):
+    """All layers on this rank: one micro-batch after the other."""
+
+    def __init__(self, model: Decoder, loss: CrossEntropy, backend: Backend, device: torch.device) -> None:
+        self.model, self.loss, self.backend, self.device = model, loss, backend, device
+
+    def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
+        found = []
+        for batch in batches:
+            self.backend.storage.accumulate(self.model, last=batch is batches[-1])
+            loss = self.losses(batch) / valid
+            loss.backward()
+            found.append(loss.detach())
+        return total(found)
+
+    def losses(self, batch: Batch) -> Tensor:
+        tokens, labels, positions, documents = (
+            self.backend.enter(part.to(self.device, non_blocking=True), INPUT)
+            for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
+        )
+        return self.backend.leave(self.loss(self.model(tokens, positions, documents), labels))
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, from the first to the last."""
+    return functools.reduce(torch.add, parts)

@@ -1,0 +1,161 @@
+"""The passes of a step where layers stand on different ranks, through torch.distributed.pipelining.
+
+An edge carries plain local tensors in the layout that the decoder declares for its stream, whatever the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from meshwright.backends.base import Backend
+from meshwright.comm.process_groups import ProcessGroup
+from meshwright.models.decoder import Decoder
+from meshwright.train.data import Batch
+from meshwright.train.loss import CrossEntropy
+from meshwright.train.passes import INPUT, Passes, total
+from meshwright.train.stages import ORDERS, Schedule, rank_of, stages_of
+
+_SCHEDULES: Final[Mapping[Schedule, Any]] = MappingProxyType(
+    {
+        "gpipe": schedules.ScheduleGPipe,
+        "1f1b": schedules.Schedule1F1B,
+        "interleaved_1f1b": schedules.ScheduleInterleaved1F1B,
+        "interleaved_zero_bubble": schedules.ScheduleInterleavedZeroBubble,
+        "zbv": schedules.ScheduleZBVZeroBubble,
+    }
+)
+
+
+class Stage(nn.Module):
+    """A run of the decoder's units, from plain tensors to plain tensors: tokens or the stream, to the stream or logits.
+
+    It shares its modules with the decoder of the rank, and runs them through it.
+    """
+
+    def __init__(self, model: Decoder, backend: Backend, units: range) -> None:
+        super().__init__()
+        self.held = nn.ModuleList(model.parts(units))
+        self.units, self.backend, self.is_first = units, backend, units[0] == model.units[0]
+        self.run = model.__call__  # not a child: its parameters are those of all stages of the rank
+        assert model.contract is not None
+        self.stream = model.contract.inputs["stream"].src
+
+    def forward(self, x: Tensor, positions: Tensor, documents: Tensor) -> Tensor:
+        enter = self.backend.enter
+        places = enter(positions, INPUT), enter(documents, INPUT)
+        if self.is_first:
+            out = self.run(enter(x, INPUT), *places, units=self.units)
+        else:
+            out = self.run(None, *places, stream=enter(x, self.stream), units=self.units)
+        return self.backend.leave(out)
+
+
+class Pipeline(Passes):
+    """The passes of a rank that holds some of the layers.
+
+    model: the units of this rank's stages alone; cuts: the units of every stage of the pipeline.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        loss: CrossEntropy,
+        backend: Backend,
+        device: torch.device,
+        schedule: Schedule,
+        cuts: Sequence[range],
+        dtype: torch.dtype,
+    ) -> None:
+        self.model, self.loss, self.backend, self.device = model, loss, backend, device
+        self.schedule, self.cuts, self.dtype = schedule, cuts, dtype
+        assert loss.contract is not None
+        self.logits = loss.contract.inputs["logits"].src
+        own = stages_of(backend.pipeline.index, backend.pipeline.size, ORDERS[schedule])
+        self.stages = {stage: Stage(model, backend, cuts[stage]) for stage in own}
+        self.valid = torch.ones(())
+        self.running: dict[tuple[int, ...], Any] = {}  # number of micro-batches and shape of their rows -> schedule
+
+    def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
+        self.valid = valid
+        fields = zip(*map(_fields, batches), strict=True)
+        whole = Batch(*(torch.cat(parts).to(self.device, non_blocking=True) for parts in fields))
+        key = (len(batches), *batches[0].tokens.shape)
+        if key not in self.running:
+            self.running[key] = self._schedule(len(batches), batches[0])
+        found: list[Tensor] = []
+        first, last = 0 in self.stages, len(self.cuts) - 1 in self.stages
+        with self.backend.storage.held(self.model):
+            self.running[key].step(
+                *([whole.tokens] if first else []),
+                positions=whole.positions,
+                documents=whole.documents,
+                target=whole.labels if last else None,
+                losses=found if last else None,
+                return_outputs=False,
+            )
+        return total([loss.detach() for loss in found]) if found else torch.zeros((), device=self.device)
+
+    def losses(self, batch: Batch) -> Tensor:
+        pipeline, order = self.backend.pipeline, ORDERS[self.schedule]
+        tokens, labels, positions, documents = (part.to(self.device) for part in _fields(batch))
+        x = tokens
+        for stage in range(len(self.cuts)):
+            here = rank_of(stage, pipeline.size, order)
+            if stage in self.stages:
+                if stage > 0 and (before := rank_of(stage - 1, pipeline.size, order)) != here:
+                    x = pipeline.recv(self._edge(batch, stage, self.device), before)
+                x = self.stages[stage](x, positions, documents)
+                if stage < len(self.cuts) - 1 and (after := rank_of(stage + 1, pipeline.size, order)) != here:
+                    pipeline.send(x, after)
+        if len(self.cuts) - 1 in self.stages:
+            return self._loss(x, labels)
+        return torch.zeros((), device=self.device)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        enter = self.backend.enter
+        return self.backend.leave(self.loss(enter(logits, self.logits), enter(labels, INPUT)))
+
+    def _divided(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self._loss(logits, labels) / self.valid
+
+    def _schedule(self, count: int, like: Batch) -> Any:
+        """Fixed for one number and shape of micro-batches: what the edges carry is stated, not found out."""
+        pipeline = self.backend.pipeline
+        assert isinstance(pipeline, ProcessGroup)
+        stages = [
+            PipelineStage(
+                module,
+                stage,
+                len(self.cuts),
+                self.device,
+                input_args=like.tokens.to("meta") if stage == 0 else self._edge(like, stage),
+                output_args=self._edge(like, stage + 1),
+                group=pipeline.group,
+            )
+            for stage, module in self.stages.items()
+        ]
+        single = ORDERS[self.schedule].per_rank == 1
+        return _SCHEDULES[self.schedule](
+            stages[0] if single else stages, n_microbatches=count, loss_fn=self._divided, scale_grads=False
+        )
+
+    def _edge(self, like: Batch, stage: int, device: torch.device | str = "meta") -> Tensor:
+        """What goes into a stage, local and empty; for the stage behind the last the logits."""
+        view, config = self.backend.view, self.model.config
+        rows, length = like.tokens.shape
+        last = stage == len(self.cuts)
+        features = config.head.out_features if last else config.head.in_features
+        shape = (rows * view["dp"].size, length * view["cp"].size, features)
+        layout = self.logits if last else next(iter(self.stages.values())).stream
+        local = layout.local_shape(shape, view.degree, view.index)
+        return torch.empty(local, dtype=self.dtype, device=device, requires_grad=True)
+
+
+def _fields(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return batch.tokens, batch.labels, batch.positions, batch.documents
