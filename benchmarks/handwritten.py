@@ -88,9 +88,8 @@ class _VocabCrossEntropy(torch.autograd.Function):
         top = _wait(_c10d.all_reduce.default(logits.amax(-1), "max", group.group_name))
         shifted = logits - top.unsqueeze(-1)
         valid = labels != -100
-        column = labels - start
-        here = valid & (column >= 0) & (column < logits.shape[-1])
-        column = column.masked_fill(~here, 0).unsqueeze(-1)
+        here = valid & (labels >= start) & (labels < start + logits.shape[-1])
+        column = (labels - start).masked_fill(~here, 0).unsqueeze(-1)
         wanted = shifted.gather(-1, column).squeeze(-1).masked_fill(~here, 0.0)
         exponents = shifted.exp_()
         sums = torch.stack((exponents.sum(-1), wanted))
@@ -207,8 +206,7 @@ class HandwrittenLlama(nn.Module):
         self.start = shape.group.rank() * (shape.vocab // shape.tp)
 
     def forward(self, tokens: Tensor, positions: Tensor, documents: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        earlier = place[:, None] >= place
+        earlier = positions[:, :, None] >= positions[:, None, :]
         mask = ((documents[:, :, None] == documents[:, None, :]) & earlier).unsqueeze(1)
         angle = positions.unsqueeze(-1).float() * self.frequencies
         angle = torch.cat((angle, angle), -1).unsqueeze(-2)
@@ -242,8 +240,8 @@ class HandwrittenStep:
         """[B, L] of this rank -> (loss per valid token over all ranks, gradient norm)."""
         self.optimizer.zero_grad(set_to_none=True)
         self.model.set_requires_gradient_sync(True)
-        valid = _all_reduce((labels != -100).sum(), self.dp)
-        loss = self.model.loss(self.model(tokens, positions, documents), labels) / valid.clamp(min=1)
+        valid = _all_reduce((labels != -100).sum(), self.dp).clamp(min=1)
+        loss = self.model.loss(self.model(tokens, positions, documents), labels) / valid
         loss.backward()
         loss = loss.detach()
         with torch.no_grad():

@@ -36,10 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code.
 
     0 all is well, 1 the run failed or what was checked is wrong, 2 the command line, the recipe or the data is wrong,
-    130 stopped with Ctrl-C. What meshwright raises on purpose is shown as one message.
+    130 stopped with Ctrl-C, 141 nobody reads the output to its end. What meshwright raises on purpose is shown as one
+    message.
     """
     try:
-        return _dispatch(sys.argv[1:] if argv is None else list(argv))
+        code = _dispatch(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        terminal.silence()
+        return terminal.BROKEN_PIPE
     except MeshwrightError as error:
         if not _is_repeated():
             terminal.show_error(str(error))
@@ -76,6 +82,9 @@ def _dispatch(arguments: list[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     if _asks_for_help("train", arguments):
         return 0
+    from meshwright.train.checkpoint.resume import expand
+
+    arguments = expand(arguments)
     recipe, config = _recipe("train", arguments)
     if _is_first():
         _demand_right_types(recipe, config)
@@ -104,10 +113,20 @@ def _check(arguments: Sequence[str]) -> int:
     if _asks_for_help("check", arguments):
         return 0
     as_json = JSON in arguments
-    recipe, config = _recipe("check", [argument for argument in arguments if argument != JSON])
-    from meshwright.audit import check, document, show
+    rest = [argument for argument in arguments if argument != JSON]
+    from meshwright.audit import Report, check, document, show
+
+    try:
+        recipe, config = _recipe("check", rest)
+    except MeshwrightError as error:
+        if as_json:
+            unread = Report("".join(rest[:1]), problems=list(error.problems))
+            sys.stdout.write(f"{document(unread)}\n")
+        raise
+    from meshwright.train.preflight import started
 
     report = check(config, recipe)
+    report.add(started(config))
     if as_json:
         sys.stdout.write(f"{document(report)}\n")
     else:
@@ -171,9 +190,13 @@ def _command_help(word: str) -> str:
 
 COMMANDS = {
     "train": Command(
-        usage="meshwright train RECIPE [--section.field value ...]",
+        usage="meshwright train RECIPE [--resume [PATH]] [--section.field value ...]",
         summary="train a recipe on this machine's processes; under torchrun, on many machines",
         run=_train,
+        more=(
+            "--resume goes on from the newest checkpoint of the recipe's newest run, --resume PATH from that of a run",
+            "folder, or from a checkpoint; --checkpoint.every N keeps them.",
+        ),
     ),
     "check": Command(
         usage="meshwright check RECIPE [--json] [--section.field value ...]",

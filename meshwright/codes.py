@@ -70,3 +70,5 @@ class Code(Enum):
     """the precision in which a collective is to run is not said, or cannot be"""
     LAYOUT = "MW131"
     """what is stated is no type, no layout, or contradicts itself"""
+    ARGUMENT = "MW132"
+    """an argument of a call is of another kind than the call takes, or out of range"""

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Final
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+BROKEN_PIPE: Final = 128 + 13
+"""The exit code of a program whose reader has gone, as a shell shows it: 128, and the number of SIGPIPE."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # rich would end the process as if what it shows were wrong
+
+
+def silence() -> None:
+    """Nobody reads what is still to be written, and nothing is said of it."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
 
 def out() -> Console:
     """Where results go."""
-    return Console(file=sys.stdout, highlight=False, markup=False)
+    return _Console(file=sys.stdout, highlight=False, markup=False)
 
 
 def err() -> Console:

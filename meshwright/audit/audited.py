@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import nn
 
@@ -13,6 +14,8 @@ from meshwright.audit.meter import Meter
 from meshwright.audit.whole import Calls, path_of
 from meshwright.backends.declared import Declared
 from meshwright.backends.storage import Storage
+from meshwright.check.report import Report as TypeReport
+from meshwright.check.report import Trusted
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.core.contract import Contract
@@ -23,8 +26,9 @@ class Audited(Declared):
     """Installs a `Boundary` on every module.
 
     passed: the global shapes of what crosses each. unjudged: modules whose contract is wrong. tell: called with each
-    problem. at, calls: the modules that run now, outermost first, and what they were given. judging: False while
-    something is only tried, or a boundary is crossed.
+    problem. report: of the checker that is on. believed: what is taken on trust, `where` being the module. at, calls:
+    the modules that run now, outermost first, and what they were given. judging: False while something is only tried,
+    or a boundary is crossed.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class Audited(Declared):
         self.at: list[Boundary] = []
         self.calls: list[Call] = []
         self.judging = True
+        self.report = TypeReport()
+        self.believed: list[Trusted] = []
 
     def install(self, module: nn.Module, contract: Contract, path: str) -> None:
         module.forward = Boundary(self, module, contract, path)
@@ -53,6 +59,26 @@ class Audited(Declared):
         for path, module in model.named_modules():
             if "forward" not in vars(module) and type(module).forward is not nn.Module.forward:
                 module.forward = Boundary(self, module, Contract({}, {}, None), path_of(path, module))
+
+    @contextmanager
+    def believing(self, path: str, reasons: Mapping[str, str]) -> Iterator[None]:
+        """What the checker takes on trust in the block is of the module `path`, if of none inside it.
+
+        reasons: axis -> why what is claimed there is right.
+        """
+        around, self.report.claims = self.report.claims, []
+        try:
+            yield
+        finally:
+            found, self.report.claims = self.report.claims, around
+        for each in found:
+            why = next((why for axis, why in reasons.items() if each.what.startswith(f"V on axis {axis!r} is ")), "")
+            self.believe(replace(each, where=path, reason=each.reason or why))
+
+    def believe(self, trusted: Trusted) -> None:
+        """Note what is taken on trust, once."""
+        if trusted not in self.believed:
+            self.believed.append(trusted)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

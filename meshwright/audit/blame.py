@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
 
-from meshwright.audit import suggest, where
+from meshwright.audit import region, suggest, where
 from meshwright.audit.call import Call
 from meshwright.audit.whole import Seen
 from meshwright.check import layout_of
@@ -73,10 +73,11 @@ def output(
             fix += f", out_dst_shardings = {suggest.shown(raw)}"
         elif change.src is change.dst:
             goes_on = boundary.empty(seen, actual.only(change.src.__contains__))
-    what = f"declared {change.src}, but forward computes {_shown(value)}"
-    boundary.audit.tell(
-        replace(problem, where=boundary.field("out_src_shardings"), what=what, why=_COUNTED_ON, fix=fix)
-    )
+    field, what = "out_src_shardings", f"declared {change.src}, but forward computes {_shown(value)}"
+    if boundary.config.local_map is not None:
+        field, what = "local_map", f"out_src_shardings is {change.src}, but the region computes {_shown(value)}"
+        fix = region.unseen_sums(boundary, layout_of(value), change.src) or fix
+    boundary.audit.tell(replace(problem, where=boundary.field(field), what=what, why=_COUNTED_ON, fix=fix))
     return goes_on
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 
-from meshwright.audit import blame, where
+from meshwright.audit import blame, region, where
 from meshwright.audit.call import Call
 from meshwright.audit.whole import Passed, Seen
-from meshwright.check import layout_of, no_typecheck
+from meshwright.check import layout_of, local
 from meshwright.comm.declare import assert_type
 from meshwright.core.contract import Contract
 from meshwright.core.sharding import ShardingConfig
@@ -57,9 +57,11 @@ class Boundary:
             for name, change in self.contract.inputs.items():
                 if isinstance(call[name], Tensor):
                     call[name] = self._arrived(name, change, call)
+            if self.config.local_map is not None:
+                region.demand_gradients(self, self.config.local_map, call)
             self.held = self._in_compute()
         result = self._computed(call)
-        with audit.aside():
+        with audit.aside(), audit.believing(self.path, region.reasons(self)):
             return self._handed_on(result, call)
 
     @property
@@ -103,8 +105,13 @@ class Boundary:
         self.audit.at.append(self)
         self.audit.calls.append(call)
         try:
-            region = nullcontext() if self.config.local_map is None else no_typecheck()  # declared, not judged
-            with self.holding(self.held), self.audit.meter.at(self.path), region:
+            judged = nullcontext() if self.config.local_map is None else local()
+            with (
+                self.holding(self.held),
+                self.audit.meter.at(self.path),
+                self.audit.believing(self.path, region.reasons(self)),
+                judged,
+            ):
                 return call.run()
         except Lost:
             return _UNKNOWN
@@ -176,6 +183,8 @@ class Boundary:
         if change is None or seen is None or not isinstance(value, Tensor):
             return value
         try:
+            if self.config.local_map is not None:
+                value = region.leaves(self, value, change.src)
             value = self.audit.states(value, change.src)
             self._demand_shape(value, seen, change.src, "out_src_shardings")
         except SpmdTypeError as error:

@@ -14,10 +14,10 @@ from meshwright.audit.storage import Stored, numbers, storage, sums
 from meshwright.audit.traffic import crossings, regions
 from meshwright.audit.whole import passed, path_of
 from meshwright.comm.grid import BASE, ParallelismDims
-from meshwright.core.module import Module
-from meshwright.errors import ConfigError, MeshwrightError, Problem, alike_together
+from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.train.assemble import run_dims
 from meshwright.train.config import TrainConfig
+from meshwright.train.numbers import mended
 from meshwright.train.preflight import arithmetic
 
 
@@ -33,6 +33,7 @@ def check(
         dims = run_dims(config)
         report.mesh, report.world = str(dims), dims.world
         report.add(arithmetic(config, dims))
+        config = mended(config)
         whole = condensed(config)
         roots = [
             spread
@@ -75,25 +76,11 @@ def _whole_batch(config: TrainConfig, dims: ParallelismDims) -> tuple[int, int]:
     return _rows(config, dims) * dims.dp_replicate * dims.dp_shard, _length(config, dims)
 
 
-def _regions(whole: Condensed) -> tuple[str, ...]:
-    """The modules whose forward runs on local tensors, as it is declared to; those of equal blocks as one."""
-    named = [*whole.model.named_modules(), ("", whole.loss)]
-    regions = [
-        Problem(where=path or type(module).__name__, what="a region")
-        for path, module in named
-        if isinstance(module, Module)
-        and module.config.sharding_config is not None
-        and module.config.sharding_config.local_map is not None
-    ]
-    return tuple(each.where for each in alike_together([one for problem in regions for one in whole.spread(problem)]))
-
-
 def _types(
     config: TrainConfig, dims: ParallelismDims, report: Report, ranks: Sequence[int], whole: Condensed
 ) -> list[Problem]:
     """The problems of a step on each of `ranks`, by module; notes the traffic."""
     found: list[Problem] = []
-    report.trusted = _regions(whole)
     times = max(1, config.training.accumulate)
     crossing = passed(whole.model, whole.loss, *_whole_batch(config, dims))
     finished = []
@@ -103,6 +90,7 @@ def _types(
         except ConfigError as error:
             return [*found, *(each for problem in error.problems for each in whole.spread(problem))]
         finished.append(step.judge(_rows(config, dims), _length(config, dims) // dims.cp))
+        report.trusted += [each for each in step.believed() if each not in report.trusted]
         if number == 0:
             stored = Stored(step.condensed, step.states, dims)
             rows = [

@@ -9,8 +9,8 @@ from meshwright.audit.report import Report
 
 
 def document(report: Report) -> str:
-    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; trusted: modules that are regions; problems:
-    where, what, why, fix, code; collectives: as `Traffic`, bytes as numbers.
+    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; trusted: where, what, reason; problems: where,
+    what, why, fix, code; collectives: as `Traffic`, bytes as numbers.
     """
     return json.dumps(
         {
@@ -19,7 +19,7 @@ def document(report: Report) -> str:
             "mesh": report.mesh,
             "world": report.world,
             "judged_ranks": list(report.judged),
-            "trusted": list(report.trusted),
+            "trusted": [asdict(each) for each in report.believed],
             "problems": [
                 {
                     "where": problem.where,

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
+from meshwright.check import is_type_checking, layout_of, no_typecheck
+from meshwright.check.tag import read, typed, write
+from meshwright.comm.collectives import reinterpret
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.shapes import Shapes
 from meshwright.comm.transport import Alone, Reduction
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.kinds import P, R, Shard, SpmdType, V
+from meshwright.types.layout import SpmdLayout
 
 
 def sent(op: str, ranks: int, held: int) -> int:
@@ -52,30 +60,89 @@ class Meter:
 
 
 class Metered(Shapes):
-    """The ranks of an axis as far as shapes tell; every call is noted."""
+    """The ranks of an axis as far as shapes tell; every call is noted, and what it returns has its type.
 
-    def __init__(self, name: str, size: int, index: int, meter: Meter) -> None:
+    stated: the axes on which types are stated, all of whose ranks take part.
+    """
+
+    def __init__(self, name: str, size: int, index: int, meter: Meter, stated: tuple[str, ...] = ()) -> None:
         super().__init__(name, size, index)
-        self.meter = meter
+        self.meter, self.stated = meter, stated
+
+    def part(self, x: Tensor) -> Tensor:
+        known = layout_of(x)
+        for axis in self.stated:
+            x = reinterpret(x, axis, src=V, dst=P) if known.get(axis) is V else x
+        return x
 
     def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
         self.meter.note(self.name, "all_reduce", self.size, x)
-        return super().all_reduce(x, reduction)
+        return self._typed(x, super().all_reduce(x, reduction), R, reduction)
 
     def all_gather(self, x: Tensor) -> Tensor:
         self.meter.note(self.name, "all_gather", self.size, x)
-        return super().all_gather(x)
+        return self._typed(x, super().all_gather(x), R)
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         self.meter.note(self.name, "reduce_scatter", self.size, x)
-        return super().reduce_scatter(x)
+        return self._typed(x, super().reduce_scatter(x), V)
 
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
         self.meter.note(self.name, "all_to_all", self.size, x)
-        return super().all_to_all(x, receive, send)
+        return self._typed(x, super().all_to_all(x, receive, send), V)
+
+    def _typed(self, x: Tensor, result: Tensor, kind: SpmdType, reduction: Reduction | None = None) -> Tensor:
+        """What a collective of local values returns, `kind` over its ranks. reduction: of one that keeps the dims.
+
+        Errors: `SpmdTypeError` where a gradient would have to go back, or what is no sum is made of parts of a sum.
+        """
+        known = layout_of(x)
+        if not is_type_checking() or not known:
+            return result
+        if x.requires_grad and torch.is_grad_enabled():
+            raise SpmdTypeError(
+                Problem(
+                    where=f"a collective over {self.name!r}",
+                    what="it is called on a tensor that wants a gradient",
+                    why="the transport of an axis passes no gradient on",
+                    fix="a collective of meshwright.comm.collectives; or an autograd.Function around the call",
+                )
+            )
+        if reduction not in (None, "sum") and P in known.values():
+            raise SpmdTypeError(
+                Problem(
+                    where=f"a collective over {self.name!r}",
+                    what=f"{reduction} is taken of {SpmdLayout(known)}",
+                    why="what is made of the parts of a sum is not made of the sum",
+                    fix="sum the parts first",
+                )
+            )
+        tag = read(x)
+        if reduction is None or any(isinstance(tag.layout.get(axis), Shard) for axis in self.stated):
+            tag = typed(SpmdLayout({axis: V if isinstance(held, Shard) else held for axis, held in known.items()}))
+        layout = {axis: kind if axis in self.stated else held for axis, held in tag.layout.items()}
+        with no_typecheck():
+            fresh = torch.empty_like(result)
+        write(fresh, typed(SpmdLayout(layout), factors=tag.factors))
+        return fresh
 
 
-def metered_view(dims: ParallelismDims, rank: int, meter: Meter, axes: Axes = DENSE) -> View:
-    """The axes of a view as `rank` would see them."""
+def metered_view(
+    dims: ParallelismDims, rank: int, meter: Meter, stated: Axes = MappingProxyType({}), axes: Axes = DENSE
+) -> View:
+    """The axes of a view as `rank` would see them. stated: those on which types are stated."""
     degrees, index = dims.degrees(axes), dims.index(rank, axes)
-    return View({axis: Metered(axis, n, index[axis], meter) if n > 1 else Alone(axis) for axis, n in degrees.items()})
+    whole = {axis: _covered(axes[axis], stated, dims) for axis in degrees}
+    return View(
+        {
+            axis: Metered(axis, n, index[axis], meter, whole[axis]) if n > 1 else Alone(axis)
+            for axis, n in degrees.items()
+        }
+    )
+
+
+def _covered(parts: Sequence[str], stated: Axes, dims: ParallelismDims) -> tuple[str, ...]:
+    """The stated axes whose ranks are all among those of an axis with these parts."""
+    return tuple(
+        axis for axis, mine in stated.items() if {part for part in mine if dims.base[part] > 1}.issubset(parts)
+    )

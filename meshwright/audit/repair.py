@@ -11,7 +11,7 @@ from torch import nn
 from meshwright.comm.grid import Axes, ParallelismDims
 from meshwright.core.contract import arguments, compile_contract, own_states
 from meshwright.core.module import Module
-from meshwright.core.sharding import LocalMapConfig, ShardingConfig
+from meshwright.core.sharding import ShardingConfig
 from meshwright.errors import Problem, nearest
 from meshwright.types.axes import CP, DP, TP
 from meshwright.types.kinds import R
@@ -52,13 +52,15 @@ def repair(model: nn.Module, dims: ParallelismDims, axes: Axes) -> tuple[list[Pr
 def _as_meant(module: nn.Module, config: ShardingConfig) -> ShardingConfig:
     """With the names that are nearest to what stands there."""
     names, states = tuple(arguments(module)), tuple(own_states(module))
-    gradients = config.local_map.in_grad_shardings if config.local_map else None
+    region = config.local_map
     return replace(
         config,
         state_shardings=_renamed(config.state_shardings, states),
         in_src_shardings=_renamed(config.in_src_shardings, names),
         in_dst_shardings=_renamed(config.in_dst_shardings, names),
-        local_map=None if gradients is None else LocalMapConfig(in_grad_shardings=_renamed(gradients, names)),
+        local_map=None
+        if region is None
+        else replace(region, in_grad_shardings=_renamed(region.in_grad_shardings, names)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from meshwright.check.report import Trusted
 from meshwright.codes import Code
 from meshwright.errors import Problem, alike_together
 
@@ -32,8 +33,8 @@ class Traffic:
 class Report:
     """mesh: the degrees in words; world: number of ranks; judged: the ranks whose step was followed.
 
-    typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already. trusted: modules
-    whose forward is a region: what it computes is declared, and not judged.
+    typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already. trusted: what no
+    rule sees and the declarations say, `where` being the module.
     """
 
     recipe: str
@@ -41,7 +42,7 @@ class Report:
     world: int = 0
     judged: tuple[int, ...] = ()
     typed: bool = False
-    trusted: tuple[str, ...] = ()
+    trusted: list[Trusted] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
 
@@ -56,6 +57,12 @@ class Report:
             alike = [each for each in self.problems if each.where == problem.where and each.fix == problem.fix]
             if problem not in self.problems and not (alike and problem.fix):
                 self.problems.append(problem)
+
+    @property
+    def believed(self) -> list[Trusted]:
+        """What is taken on trust, that of repeated layers as one."""
+        alike = alike_together([Problem(where=f"{one.where}.", what=one.what, why=one.reason) for one in self.trusted])
+        return [Trusted(one.where[:-1], one.what, one.why) for one in alike]
 
     @property
     def known(self) -> list[Problem]:

@@ -20,9 +20,8 @@ WIDTH: Final = 100
 def show(report: Report, console: Console) -> None:
     """Print it."""
     console.print(_verdict(report), soft_wrap=True)
-    if report.trusted and report.right:
-        told = f"taken on trust: what is declared of the regions {', '.join(report.trusted)}"
-        console.print(Text(told, style="dim"), soft_wrap=not console.is_terminal)
+    for each in report.believed if report.right else ():
+        console.print(Text(f"taken on trust: {each}", style="dim"), soft_wrap=not console.is_terminal)
     for number, problem in enumerate(report.told, 1):
         console.print()
         if console.is_terminal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -20,6 +20,7 @@ from meshwright.audit.whole import Calls
 from meshwright.backends.declared import apart
 from meshwright.backends.parallelize import States, parallelize
 from meshwright.check import layout_of, no_typecheck, typecheck
+from meshwright.check.report import Trusted
 from meshwright.comm.collectives import all_reduce
 from meshwright.comm.declare import assert_type
 from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
@@ -56,7 +57,7 @@ class RankStep:
             unjudged |= found
             for problem in problems:
                 self.tell(problem)
-        view = metered_view(dims, rank, self.meter)
+        view = metered_view(dims, rank, self.meter, apart(dims))
         self.audit = Audited(
             dims,
             view,
@@ -72,6 +73,11 @@ class RankStep:
         self.audit.watch(self.model)
         self.world = shape_view(dims, rank, WORLD)["world"]
 
+    def believed(self) -> Iterator[Trusted]:
+        """What is taken on trust, at each of its places in the run."""
+        for each in self.audit.believed:
+            yield from (replace(each, where=at) for at in self.condensed.places(each.where))
+
     def tell(self, problem: Problem) -> None:
         """Tell a problem at each of its places in the run."""
         for each in self.condensed.spread(problem):
@@ -85,7 +91,8 @@ class RankStep:
         tokens, positions, documents, labels = (
             torch.empty(rows, length, dtype=torch.int64, device="meta") for _ in range(4)
         )
-        with self.audit.scope(), typecheck(), Recover(self.audit):
+        with self.audit.scope(), typecheck() as report, Recover(self.audit):
+            self.audit.report = report
             try:
                 self._state_types()
                 total = self.loss(self.model(tokens, positions, documents), labels)

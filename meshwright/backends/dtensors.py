@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor._utils import ExplicitRedistributionContext
 
 from meshwright.backends.erased import Erased
-from meshwright.backends.placements import Placements, Redistribute, Unwrap, Wrap, demand_placed, placements
+from meshwright.backends.placements import Placements, demand_placed, placements, redistribute, unwrap, wrap
 from meshwright.backends.storage import Storage
 from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.scope import View
@@ -67,7 +67,7 @@ class DTensors(Erased):
         if not isinstance(value, DTensor):
             return value
         back = tuple(Replicate() if isinstance(found, Partial) else found for found in value.placements)
-        return Unwrap.apply(value, back)
+        return unwrap(value, back)
 
     def install(self, module: nn.Module, contract: Contract, path: str) -> None:
         if self.mesh is None:
@@ -108,11 +108,11 @@ class DTensors(Erased):
         if mesh is None:
             return _same
         forth, back = self._placed(layout), self._placed(layout.dual)
-        return lambda x: Wrap.apply(x, mesh, forth, back, what)
+        return lambda x: wrap(x, mesh, forth, back, what)
 
     def _unwraps(self, layout: SpmdLayout) -> Crossing:
         back = self._placed(layout.dual)
-        return lambda x: Unwrap.apply(x, back)
+        return lambda x: unwrap(x, back)
 
     def _carries(self, change: Transition, what: str) -> Crossing:
         """From DTensor to DTensor; one that lies otherwise than declared is refused, also where nothing changes."""
@@ -131,7 +131,7 @@ class DTensors(Erased):
         ):
             return _chain(self._unwraps(src), self.cross(Transition(src, dst)), self._wraps(dst, what))
         forth, arrives, back = self._placed(dst), self._placed(dst.dual), self._placed(src.dual)
-        return lambda x: Redistribute.apply(x, forth, arrives, back, what)
+        return lambda x: redistribute(x, forth, arrives, back, what)
 
     @contextmanager
     def scope(self) -> Iterator[View]:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import DataParallelMeshDims
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor import Shard as DTensorShard
 
-from meshwright.backends.storage import SHARD_DIM, Storage
+from meshwright.backends.storage import PLAIN, SHARD_DIM, Storage, StoragePolicy
 from meshwright.comm.grid import Axes, ParallelismDims, lower
 from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD
 from meshwright.types.kinds import R, S, Shard
@@ -28,8 +28,7 @@ from meshwright.types.layout import SpmdLayout
 class Fsdp(Storage):
     """Shards over dp_shard, replicates over dp_replicate; gradients are summed, never averaged.
 
-    mesh: the base axes of a pipeline stage that are on. frees: a block's parameters are freed after its forward and
-    gathered anew for its backward.
+    mesh: the base axes of a pipeline stage that are on, with dp_shard also where it has one rank.
     """
 
     owned = frozenset({DP})
@@ -40,14 +39,11 @@ class Fsdp(Storage):
         dims: ParallelismDims,
         rank: int,
         mesh: DeviceMesh,
-        policy: MixedPrecisionPolicy | None = None,
-        *,
-        frees: bool = True,
+        policy: StoragePolicy = PLAIN,
     ) -> None:
         super().__init__(dims, rank)
-        self.mesh, self.frees = mesh, frees
-        self.policy = policy or MixedPrecisionPolicy()
-        on = {axis for axis in (DP_REPLICATE, DP_SHARD) if dims.base[axis] > 1}
+        self.mesh, self.policy = mesh, policy
+        on = {axis for axis in (DP_REPLICATE, DP_SHARD) if dims.base[axis] > 1} or {DP_SHARD}
         self.data_axes = DataParallelMeshDims(
             shard=DP_SHARD if DP_SHARD in on else None, replicate=DP_REPLICATE if DP_REPLICATE in on else None
         )
@@ -64,11 +60,21 @@ class Fsdp(Storage):
         return [DTensorShard(kind.dim) if isinstance(kind, Shard) else Replicate() for kind in kinds]
 
     def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
-        shards: dict[str, Any] = {"mesh": self.mesh, "dp_mesh_dims": self.data_axes, "mp_policy": self.policy}
+        policy = self.policy
+        shards: dict[str, Any] = {
+            "mesh": self.mesh,
+            "dp_mesh_dims": self.data_axes,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=policy.precision, reduce_dtype=policy.reduce_precision, cast_forward_inputs=False
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=self.mesh.device_type != "cpu")
+            if policy.offload
+            else OffloadPolicy(),
+        }
         for block in blocks[:-1]:
-            fully_shard(list(block), **shards, reshard_after_forward=self.frees)
+            fully_shard(list(block), **shards, reshard_after_forward=policy.frees)
         if blocks:  # backward begins with the last block: gathering it anew would be wasted
-            fully_shard(list(blocks[-1]), **shards, reshard_after_forward=False)
+            fully_shard(list(blocks[-1]), **shards, reshard_after_forward=policy.frees_last)
         fully_shard(model, **shards)
         # a row that a rank has alone is gathered as a view: harmless, as nothing is written into it in place
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -84,6 +90,7 @@ class Fsdp(Storage):
         return lower(layout, axes).replace(**{DP_SHARD: S(SHARD_DIM)})
 
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
+        device = torch.device("cpu") if self.policy.offload else device
         if not isinstance(value, DTensor):
             return torch.empty_like(value, device=device)
         return DTensor.from_local(
@@ -102,10 +109,6 @@ class Fsdp(Storage):
             return value.to_local()
         with torch.no_grad():  # entered only where it changes something: this is called for every gradient of a step
             return value.to_local()
-
-    def settle(self, model: nn.Module) -> None:
-        for module in _fsdp_modules(model):  # a validation leaves the last block gathered
-            module.reshard()
 
     @contextmanager
     def held(self, model: nn.Module) -> Iterator[None]:

@@ -60,9 +60,29 @@ def _refused(layout: SpmdLayout, what: str, why: str) -> SpmdTypeError:
 _ORDER: Final = "a DTensor cuts a dim over the axes of its mesh from the outermost to the innermost"
 
 
-class Wrap(torch.autograd.Function):
-    """A plain local tensor as a DTensor. Its gradient must come back with the placements `back`; it moves nothing."""
+def wrap(x: Tensor, mesh: DeviceMesh, forth: Placements, back: Placements, what: str) -> Tensor:
+    """A plain local tensor as a DTensor. Its gradient must come back with the placements `back`; it moves nothing.
 
+    While compiling DTensor's own functions stand in, which a compiler knows; what they are handed is not looked at.
+    """
+    if torch.compiler.is_compiling():
+        return DTensor.from_local(x, mesh, forth, run_check=False, grad_placements=back)
+    return _Wrap.apply(x, mesh, forth, back, what)
+
+
+def unwrap(x: Any, back: Placements) -> Tensor:
+    """A DTensor's local tensor. Its gradient becomes a DTensor with the placements `back`; it moves nothing."""
+    return x.to_local(grad_placements=back) if torch.compiler.is_compiling() else _Unwrap.apply(x, back)
+
+
+def redistribute(x: Any, forth: Placements, arrives: Placements, back: Placements, what: str) -> Tensor:
+    """A DTensor moved to the placements `forth`, its gradient, which must come with `arrives`, to `back`."""
+    if torch.compiler.is_compiling():
+        return x.redistribute(placements=forth)
+    return _Redistribute.apply(x, forth, arrives, back, what)
+
+
+class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mesh: DeviceMesh, forth: Placements, back: Placements, what: str) -> Tensor:
         ctx.back, ctx.what = back, what
@@ -73,9 +93,7 @@ class Wrap(torch.autograd.Function):
         return demand_placed(grads[0], ctx.back, f"the gradient of {ctx.what}").to_local(), None, None, None, None
 
 
-class Unwrap(torch.autograd.Function):
-    """A DTensor's local tensor. Its gradient becomes a DTensor with the placements `back`; it moves nothing."""
-
+class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, back: Placements) -> Tensor:
         ctx.mesh, ctx.back, ctx.shape, ctx.stride = x.device_mesh, back, x.shape, x.stride()
@@ -89,9 +107,7 @@ class Unwrap(torch.autograd.Function):
         )
 
 
-class Redistribute(torch.autograd.Function):
-    """A DTensor moved to the placements `forth`, its gradient, which must come with `arrives`, to `back`."""
-
+class _Redistribute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, forth: Placements, arrives: Placements, back: Placements, what: str) -> Tensor:
         ctx.arrives, ctx.back, ctx.what = arrives, back, what
@@ -104,10 +120,12 @@ class Redistribute(torch.autograd.Function):
 
 
 def demand_placed(x: Any, wanted: Placements, what: str) -> Any:
-    """`x`, a DTensor with the placements `wanted`. what: how the error names it.
+    """`x`, a DTensor with the placements `wanted`; not looked at while compiling. what: how the error names it.
 
     Errors: `SpmdTypeError` for a plain tensor and for other placements.
     """
+    if torch.compiler.is_compiling():
+        return x
     if not isinstance(x, DTensor):
         raise SpmdTypeError(
             Problem(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -33,6 +34,25 @@ def contributes(owned: frozenset[str], name: str, layout: SpmdLayout) -> list[Pr
         for axis in sorted(owned.intersection(layout))
         if layout[axis] is not R
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoragePolicy:
+    """How parameters go from rest to compute and back.
+
+    precision: in compute, reduce_precision: of the sums of gradients; None as at rest. frees, frees_last: the
+    parameters of a block, of the last one, are freed after its forward and gathered anew for its backward. offload: at
+    rest all lies in the host's memory.
+    """
+
+    precision: torch.dtype | None = None
+    reduce_precision: torch.dtype | None = None
+    frees: bool = True
+    frees_last: bool = False
+    offload: bool = False
+
+
+PLAIN: Final = StoragePolicy()
 
 
 class Storage(ABC):
@@ -73,9 +93,6 @@ class Storage(ABC):
     @abstractmethod
     def local(self, value: Tensor) -> Tensor:
         """A parameter or gradient at rest -> this rank's plain part; writes go through."""
-
-    def settle(self, model: nn.Module) -> None:
-        """Said between steps, before parameters are looked at: all of them lie at rest afterwards."""
 
     def persist(self, value: Tensor, shape: Sequence[int], layout: SpmdLayout, name: str) -> Tensor:
         """A state at rest, or what lies beside it as an optimizer's mean does -> a DTensor of global `shape` on the whole

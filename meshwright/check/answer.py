@@ -3,40 +3,71 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from meshwright.check.algebra import Result, demand_kept
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, no_rule
+from meshwright.check.refusal import Refused, failed, no_rule
 from meshwright.check.rule import Pure
 from meshwright.check.tag import ZERO
 from meshwright.comm.scope import View
+from meshwright.errors import MeshwrightError
 
 
-def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], call: Applied) -> Any:
     """The rule's results.
 
-    Errors: `Refused` where the types do not fit, and where the rule does not know this form of the call.
+    Errors: `Refused` where the types do not fit, and where the rule has no answer; what torch raises, where the call is
+    one that torch does not take either.
     """
     try:
         return rule.infer(*given, **named)
-    except _UNKNOWN_FORM as error:
+    except (Refused, MeshwrightError):
+        raise
+    except Exception as error:
         if not any(name in _ALSO for name in named):
-            raise no_rule(f"this form of {rule.name} ({error})") from None
+            raise _unanswered(rule, error, *call) from error
     renamed = {_ALSO.get(name, name): value for name, value in named.items()}
     try:
         if "input" in renamed and "input" not in named:
             return rule.infer(renamed.pop("input"), *given, **renamed)
         return rule.infer(*given, **renamed)
-    except _UNKNOWN_FORM as error:
-        raise no_rule(f"this form of {rule.name} ({error})") from None
+    except (Refused, MeshwrightError):
+        raise
+    except Exception as error:
+        raise _unanswered(rule, error, *call) from error
 
 
-_UNKNOWN_FORM: Final = (TypeError, ValueError, IndexError, AttributeError, KeyError)
-"""What a rule raises where the arguments are not those it knows."""
+Applied = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+"""A function, its arguments and its keyword arguments."""
+
+
+def _unanswered(
+    rule: Pure, error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Refused:
+    """The rule raised `error`: it does not know this form of the call, or it is wrong itself.
+
+    Errors: what torch raises of the call.
+    """
+    if func(*map(_copied, args), **{name: _copied(value) for name, value in kwargs.items()}) is NotImplemented:
+        raise TypeError(f"{rule.name} takes no such operand")
+    return no_rule(f"this form of {rule.name} ({error})") if isinstance(error, _FORM) else failed(rule.name, error)
+
+
+_FORM: Final = (TypeError, ValueError)
+"""What a rule raises, or Python for it, where the arguments are not those that it knows."""
+
+
+def _copied(value: Any) -> Any:
+    """The value with other tensors that hold the same, for a call that may write."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
+
 
 _ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
 """Other names that torch takes for an argument."""
@@ -48,7 +79,7 @@ def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: 
         return False
     try:
         result = rule.infer(*given, **named)
-    except (Refused, *_UNKNOWN_FORM):
+    except Exception:  # whether it is, is not known
         return False
     each = (result,) if isinstance(result, Result) else result
     return all(one.tag is ZERO for one in each)

@@ -7,39 +7,51 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from meshwright.check import source
 from meshwright.check.context import active, local
 from meshwright.check.elsewhere import patterns
 from meshwright.check.operand import on_dims
 from meshwright.check.refusal import change
-from meshwright.check.tag import read, typed, write
+from meshwright.check.tag import Tag, read, typed, write
 from meshwright.codes import Code
+from meshwright.comm.calls import demand_tensor
 from meshwright.comm.declare import assert_type
 from meshwright.comm.meshes import Meshlike, view_of
 from meshwright.comm.scope import find
 from meshwright.comm.view import Axis
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import FLAG, demand, shown
 from meshwright.types.kinds import I, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.mesh_axis import reinterpreted
 from meshwright.types.notation import render
 from meshwright.types.partition import PartitionSpec
+from meshwright.types.transition import demand_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 Types = Mapping[str, SpmdType]
 
 
+def _known(x: Tensor, where: str) -> Tag:
+    """What is known of `x`.
+
+    Errors: `SpmdTypeError` for what is no tensor.
+    """
+    demand_tensor(x, where)
+    return read(x)
+
+
 def layout_of(x: Tensor) -> SpmdLayout:
     """The layout of `x` as far as the checker knows it, on dims."""
-    tag = read(x)
+    tag = _known(x, "layout_of")
     return tag.layout if tag.factors is None else on_dims(tag.layout, tag.factors)
 
 
 def has_local_type(x: Tensor) -> bool:
     """Whether anything is known of `x`."""
-    return bool(read(x).layout)
+    return bool(_known(x, "has_local_type").layout)
 
 
 def get_local_type(x: object) -> dict[str, SpmdType]:
@@ -90,7 +102,7 @@ def mutate_type(x: Tensor, axis: str | None = None, *, src: SpmdType | Types, ds
     check = active()
     if check is None:
         return x
-    tag = read(x)
+    tag = _known(x, "mutate_type")
     axes = (
         [_name(axis)]
         if axis is not None
@@ -98,8 +110,8 @@ def mutate_type(x: Tensor, axis: str | None = None, *, src: SpmdType | Types, ds
     )
     changed = dict(layout_of(x))
     for each in axes:
-        was = src[each] if isinstance(src, Mapping) else src
-        now = dst[each] if isinstance(dst, Mapping) else dst
+        was = _on(src, each, "src")
+        now = _on(dst, each, "dst")
         known = changed.get(each)
         if known is None or (known is not was and not (isinstance(known, Shard) and was is V)):
             raise SpmdTypeError(
@@ -114,6 +126,25 @@ def mutate_type(x: Tensor, axis: str | None = None, *, src: SpmdType | Types, ds
         changed[each] = now
     write(x, typed(SpmdLayout(changed)))
     return x
+
+
+def _on(said: SpmdType | Types, axis: str, name: str) -> SpmdType:
+    """The type that is said of an axis.
+
+    Errors: `SpmdTypeError` where none is.
+    """
+    kind = said.get(axis) if isinstance(said, Mapping) else said
+    if not isinstance(kind, SpmdType):
+        raise SpmdTypeError(
+            Problem(
+                where=f"{source.line()}, axis {axis!r}",
+                what=f"{name}={said!r} says no type on it",
+                why="what is overwritten is named, with what it becomes",
+                fix="src and dst: a type each, or {axis: type} each with the same axes",
+                code=Code.LAYOUT,
+            )
+        )
+    return kind
 
 
 class _Infer:
@@ -161,7 +192,8 @@ def _leaf(value: Any) -> bool:
 def _state_each(values: Any, types: Any, what: str, function: Callable[..., Any]) -> Any:
     """State or verify the type of every tensor of a tree."""
     declared, shape = tree_flatten(types, is_leaf=_leaf)
-    found = shape.flatten_up_to(values) if shape.num_leaves != 1 or not _leaf(types) else [values]
+    alone = shape.num_leaves == 1 and _leaf(types)
+    found = [values] if alone else _nested(shape, values, f"{what}s", function)
     if isinstance(values, tuple) and _leaf(types) and len(values) == 1 and what == "argument":
         found = [values[0]]
     if len(found) != len(declared):
@@ -180,6 +212,19 @@ def _state_each(values: Any, types: Any, what: str, function: Callable[..., Any]
                 ) from None
         results.append(value)
     return tree_unflatten(results, shape) if len(results) != 1 or not _leaf(types) else results[0]
+
+
+def _nested(shape: TreeSpec, values: Any, what: str, function: Callable[..., Any]) -> list[Any]:
+    """The values, one for each type that is declared.
+
+    Errors: `SpmdTypeError` where they are nested in another way than the types are.
+    """
+    try:
+        return shape.flatten_up_to(values)
+    except ValueError as error:
+        raise SpmdTypeError(
+            _mismatch(function, f"the {what} are nested in another way than the types that are declared: {error}")
+        ) from None
 
 
 def _in_region(problem: Problem, function: Callable[..., Any], what: str, place: int) -> Problem:
@@ -205,14 +250,17 @@ def _mismatch(function: Callable[..., Any], what: str) -> Problem:
 def _demand_gradients(args: Any, in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> None:
     """What is declared of a gradient is the dual of the argument's type; where R meets what differs it is declared."""
     types, shape = tree_flatten(in_types, is_leaf=_leaf)
-    values = shape.flatten_up_to(args) if len(types) != 1 or not _leaf(in_types) else [args[0]]
+    alone = len(types) == 1 and _leaf(in_types)
+    values = [args[0]] if alone else _nested(shape, args, "arguments", function)
     layouts = [None if kind is None else SpmdLayout(_layout(kind)) for kind in types]
     if in_grad_types is None:
         _demand_declared(values, layouts, function)
         return
-    grads = shape.flatten_up_to(in_grad_types) if len(types) != 1 or not _leaf(in_types) else [in_grad_types]
+    grads = [in_grad_types] if alone else _nested(shape, in_grad_types, "in_grad_types", function)
     for place, (layout, grad) in enumerate(zip(layouts, grads, strict=True)):
-        for axis, stated in (grad or {}).items():
+        if not _leaf(grad):
+            raise SpmdTypeError(_mismatch(function, f"{shown(grad)} is declared of the gradient of argument {place}"))
+        for axis, stated in (_layout(grad) if grad is not None else {}).items():
             if layout is not None and axis in layout and stated is not layout[axis].dual:
                 raise SpmdTypeError(
                     Problem(
@@ -255,7 +303,7 @@ def show(x: Tensor) -> str:
     Under `typecheck`; elsewhere of a tensor of which nothing is known.
     """
     check = active()
-    tag = read(x)
+    tag = _known(x, "show")
     return (
         repr(check.operand(x)) if check is not None else render(str(x.dtype), tuple(x.shape), tag.layout, tag.factors)
     )
@@ -272,6 +320,7 @@ def reinterpret_mesh(x: Tensor, type: Types | Meshlike, *, inplace: bool = False
     check = active()
     if check is None:
         return x
+    demand("reinterpret_mesh", "inplace", inplace, FLAG)
     stated: SpmdLayout | None = None
     if isinstance(type, Mapping) and all(isinstance(kind, SpmdType) for kind in type.values()):
         stated = SpmdLayout(cast(Types, type))
@@ -305,6 +354,7 @@ def reinterpret_no_grad(x: Tensor, axis: Axis, *, dst: SpmdType) -> Tensor:
     if check is None:
         return x
     axis = _name(axis)
+    demand_types(axis, dst)
     known = layout_of(x).get(axis)
     if x.requires_grad or known not in (R, I) or dst not in (R, I):
         raise SpmdTypeError(

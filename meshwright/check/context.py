@@ -15,6 +15,7 @@ from meshwright.check.intercept import intercepted
 from meshwright.check.mode import TypeCheck
 from meshwright.check.report import Report, Trusted
 from meshwright.errors import SpmdTypeError
+from meshwright.types.argument import FLAG, Kind, demand, optional
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,6 +49,8 @@ def typecheck(*, local: bool | None = None, collect: bool = False) -> Iterator[R
     Errors: `SpmdTypeError` naming the operands, the axis, the reason and what to write instead; at the call, or at
     the end of the block if `collect`.
     """
+    demand("typecheck", "local", local, optional(FLAG))
+    demand("typecheck", "collect", collect, FLAG)
     outer = _checking.check
     if outer is not None:
         with _locally(outer, outer.local if local is None else local):
@@ -136,7 +139,13 @@ def no_typecheck(reason: str | Callable[..., Any] = "") -> Any:
     `with no_typecheck("why this is right"):` What is computed in it has no type until one is stated. The blocks, with
     their reasons, are listed in the report.
     """
-    return Unjudged()(reason) if callable(reason) else Unjudged(reason)
+    if callable(reason):
+        return Unjudged()(reason)
+    demand("no_typecheck", "reason", reason, _REASON)
+    return Unjudged(reason)
+
+
+_REASON: Final = Kind(lambda value: isinstance(value, str), "a reason", '"why this is right"')
 
 
 class Unjudged:

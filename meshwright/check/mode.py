@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
-from meshwright.check.answer import Answers, answers_on, inferred, is_zero, kept
+from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule, placed, rounded
@@ -118,7 +119,7 @@ class TypeCheck(TorchFunctionMode):
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
             if not self.collect:
-                raise SpmdTypeError(problem) from None
+                raise SpmdTypeError(problem) from refused.__cause__
             self.report.add(problem)
             return self._go_on(func, args, kwargs)
 
@@ -194,9 +195,9 @@ class TypeCheck(TorchFunctionMode):
         try:
             outcomes = self._answers.outcomes.get(key)
             if outcomes is None:
-                outcomes = self._answers.outcomes[key] = self._decide(rule, given, named, target)
+                outcomes = self._answers.outcomes[key] = self._decide(rule, given, named, target, (func, args, kwargs))
         except TypeError:  # an argument that cannot be a key
-            outcomes = self._decide(rule, given, named, target)
+            outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
         result = func(*args, **kwargs)
         into = result if target is None else target
         self.note(outcomes, into)
@@ -235,7 +236,7 @@ class TypeCheck(TorchFunctionMode):
                     if dtype.is_complex and not x.dtype.is_complex:
                         dtype = dtype.to_real()
                     if torch.promote_types(x.dtype, dtype) != x.dtype:
-                        raise rounded(read(x).layout.partial[0], op, dtype, x.dtype)
+                        raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
 
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
@@ -264,6 +265,10 @@ class TypeCheck(TorchFunctionMode):
     def note(self, outcomes: Any, result: Any) -> None:
         """Tag what a call returned, after its shape is found to be the expected one."""
         if type(outcomes) is _Outcome:
+            if not isinstance(result, (Tensor, list, tuple)):
+                return  # a text, or NotImplemented, as of `x == None`
+            if not isinstance(result, Tensor):
+                raise no_rule("a form that returns several tensors")
             if outcomes.shape is not None and result.shape != outcomes.shape:
                 raise Refused(
                     f"a rank gets {tuple(result.shape)} where {outcomes.tag.layout} leaves it {outcomes.shape}",
@@ -369,10 +374,10 @@ class TypeCheck(TorchFunctionMode):
         self.degree = {axis: group.size for axis, group in mesh.items()}
         self._answers = answers_on(mesh)
 
-    def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any) -> Any:
+    def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any, call: Applied) -> Any:
         while True:
             try:
-                results = inferred(rule, given, named)
+                results = inferred(rule, given, named, call)
                 one = isinstance(results, Result)
                 each: Sequence[Result] = (results,) if one else results
                 if rule.writes:
@@ -400,14 +405,7 @@ class TypeCheck(TorchFunctionMode):
                 raise refused
             if not isinstance(value.layout.get(axis), Shard):
                 return value
-            return operand(
-                typed(varying(value, axis), value.tag.counted),
-                value.shape,
-                value.flows,
-                value.dtype,
-                self.mesh,
-                self.degree,
-            )
+            return operand(varying(value, axis), value.shape, value.flows, value.dtype, self.mesh, self.degree)
         if isinstance(value, Number) and refused.code is Code.LENGTH:
             return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
         if type(value) is tuple:
@@ -448,9 +446,18 @@ STATES: Final[dict[Any, Callable[..., Any]]] = {}
 """Calls by which the author states a type: after an error they are believed."""
 
 
-def varying(operand: Operand, axis: str) -> SpmdLayout:
-    """The layout of `operand` with V on `axis`; where dims were products, they are dims again."""
-    return SpmdLayout({name: V if name == axis else kind for name, kind in operand.layout.items()})
+def varying(operand: Operand, axis: str) -> Tag:
+    """The tag of `operand` with V on `axis`."""
+    tag, cut = operand.tag, operand.tag.layout.get(axis)
+    layout = SpmdLayout({name: V if name == axis else kind for name, kind in tag.layout.items()})
+    if tag.factors is None or not isinstance(cut, Shard):
+        return typed(layout, tag.counted, tag.factors)
+    place = itertools.count()  # the factor that was cut is as long as a rank's part of it
+    factors = tuple(
+        tuple(length // operand.degree[axis] if next(place) == cut.dim else length for length in dim)
+        for dim in tag.factors
+    )
+    return typed(layout, tag.counted, factors)
 
 
 def _stale(x: Tensor) -> Refused:

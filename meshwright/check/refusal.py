@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from meshwright.codes import Code
 from meshwright.comm.number import Number
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
@@ -228,13 +230,20 @@ def placed(axis: str, op: str, kind: SpmdType) -> Refused:
     )
 
 
-def rounded(axis: str, op: str, dtype: Any, into: Any) -> Refused:
-    """The parts of a sum would be rounded."""
+def rounded(axis: str, name: str, op: str, dtype: torch.dtype, into: torch.dtype) -> Refused:
+    """The parts of a sum, `name`, would be rounded, or cut to whole numbers."""
+    if not into.is_floating_point and not into.is_complex:
+        return Refused(
+            f"on axis {axis!r} {name} is P, and {op} would cut its parts to whole numbers",
+            "parts that are cut do not add up to the sum that is cut",
+            f"{change(name, axis, P, R)} first",
+            code=Code.CAST,
+        )
     return Refused(
-        f"on axis {axis!r} an operand is P, and {op} would round its parts from {dtype} to {into}",
+        f"on axis {axis!r} {name} is P, and {op} would round its parts from {dtype} to {into}",
         f"the sum over {axis} would add rounded parts; a sum in lower precision is the collective's business",
-        f"all_reduce(x, {axis!r}, src=P, dst=R) first, and round the sum; or all_reduce with op_dtype, "
-        "the dtype of the collective",
+        f"{change(name, axis, P, R)} first, in {dtype}, and round the sum; or state the dtype of the collective "
+        f"in that call: op_dtype={into}",
         code=Code.CAST,
     )
 
@@ -261,6 +270,17 @@ def no_rule(what: str) -> Refused:
         f"{what} has no rule",
         "what it does to a tensor that is spread over ranks is not known",
         "write it with operations that have a rule; or compute it unchecked and state the type of the result: "
+        'with no_typecheck("why it is right"): y = ..., then assert_type(y, {axis: type})',
+        code=Code.NO_RULE,
+    )
+
+
+def failed(name: str, error: Exception) -> Refused:
+    """The rule of `name` raised `error` on a call that torch takes: the fault is the rule's."""
+    return Refused(
+        f"the rule of {name} fails on this call ({type(error).__name__}: {error})",
+        "torch takes the call: the fault is in the checker, and nothing is known of the program",
+        "report the call to meshwright; until it is mended, compute it unchecked and state the type of the result: "
         'with no_typecheck("why it is right"): y = ..., then assert_type(y, {axis: type})',
         code=Code.NO_RULE,
     )

@@ -13,6 +13,7 @@ from meshwright.codes import Code
 from meshwright.comm.scope import View, set_current_mesh
 from meshwright.comm.shapes import mesh
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import CALLABLE, DEGREES, FLAG, demand
 
 
 def check(program: Callable[[], Any], axes: Mapping[str, int], *, local: bool = False) -> Report:
@@ -23,6 +24,9 @@ def check(program: Callable[[], Any], axes: Mapping[str, int], *, local: bool = 
 
     Errors: `SpmdTypeError` with all problems.
     """
+    demand("check", "program", program, CALLABLE)
+    demand("check", "axes", axes, DEGREES)
+    demand("check", "local", local, FLAG)
     report = Report()
     traces: dict[int, list[Call]] = {}
     places = {}

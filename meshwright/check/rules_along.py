@@ -32,7 +32,7 @@ def along(
     return propagate(op, (Term("input", input, labels),), value, labels, along=needed, lengths=changed, flows=flows)
 
 
-@pure("softmax", "log_softmax", "softmin")
+@pure("softmax", "log_softmax", "softmin", "_softmax", "_log_softmax")
 def softmax(input: Operand, dim: int, *args: Any, **kwargs: Any) -> Result:
     """Along a dim that is whole."""
     return along("softmax", input, dim, opaque())

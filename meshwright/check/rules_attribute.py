@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from meshwright.check.algebra import Result, agree
 from meshwright.check.formula import Formula
@@ -17,7 +18,8 @@ from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, share, write, written
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source, Whole
-from meshwright.comm.scope import find, size
+from meshwright.comm.scope import find, no_dim, size
+from meshwright.types.argument import is_whole
 from meshwright.types.kinds import V
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ def first_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ..
 def whole_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The axes that are named are those that shard the dim, evenly."""
     x, dim, *axes = args
+    if not isinstance(x, Tensor) or not is_whole(dim) or not -x.dim() <= dim < x.dim():
+        raise no_dim(x, dim)
     seen = check.operand(x)
     at = dim % max(len(seen.shape), 1)
     named = {axis if isinstance(axis, str) else find(axis).name for axis in axes}

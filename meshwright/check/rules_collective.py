@@ -145,10 +145,8 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
             refused.call = "reinterpret" if step.is_claim else step.op.value if step.op.communicates else "convert"
             if not check.forgets(refused) or refused.cut is None:
                 raise
-            layout = varying(seen, refused.cut)
-            seen = operand(
-                typed(layout, seen.tag.counted), seen.shape, seen.flows, seen.dtype, check.mesh, check.degree
-            )
+            known = varying(seen, refused.cut)
+            seen = operand(known, seen.shape, seen.flows, seen.dtype, check.mesh, check.degree)
     if step.is_claim and seen.layout.get(step.axis) is not step.dst:
         check.report.trust(
             check.report.claims, Trusted(source.line(), f"{step.src!r} on axis {step.axis!r} is {step.dst!r}")

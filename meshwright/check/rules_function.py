@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar, overload
 
 import torch
@@ -22,14 +23,17 @@ from meshwright.check.tag import UNKNOWN, read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.scope import View, set_current_mesh
 from meshwright.comm.transport import Alone
-from meshwright.types.kinds import Shard, SpmdType
+from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import shown
+from meshwright.types.kinds import I, R, Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
 
 C = TypeVar("C", bound=type)
 
 _HOOK: Final = "spmd_typecheck"
 _unproven: Final[set[type]] = set()
-_proven: Final[set[Any]] = set()
+_proven: Final[dict[Any, list[Trusted]]] = {}
+"""Function and types of a call that was held against its backward -> what of it was taken on trust."""
 
 
 @overload
@@ -49,7 +53,15 @@ def register_autograd_function(cls: C | None = None, *, adjoint: bool = True) ->
     if cls is None:
         return lambda each: register_autograd_function(each, adjoint=adjoint)
     if not hasattr(cls, _HOOK):
-        raise TypeError(f"{cls.__name__} has no static method {_HOOK}(*, ...) that says what its outputs are")
+        raise SpmdTypeError(
+            Problem(
+                where="register_autograd_function",
+                what=f"{getattr(cls, '__name__', shown(cls))} has no static method {_HOOK}",
+                why="it says what the outputs are, of what the arguments are",
+                fix=f"@staticmethod def {_HOOK}(*, x): ..., which returns the type of the output",
+                code=Code.FUNCTION,
+            )
+        )
     if not adjoint:
         _unproven.add(cls)
     return cls
@@ -73,9 +85,21 @@ def applied(original: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -
         return outputs
     if not any(read(x).layout for x in tensors):
         return original(cls, *args, **kwargs)
+    if cls.__module__ == "torch._dynamo._trace_wrapped_higher_order_op" and cls.__name__ == "ModIndex":
+        return _picked(original, cls, *args)
     return check.run(
         lambda check, func, args, kwargs: _judged(check, original, cls, args, kwargs), cls.apply, args, kwargs
     )
+
+
+def _picked(original: Callable[..., Any], cls: Any, x: Tensor, indices: Sequence[Any]) -> Tensor:
+    """How masks of `flex_attention` pick from a tensor: alike where it is alike, else nothing is known of it."""
+    with torch._C.DisableTorchFunction():
+        picked: Tensor = original(cls, x, indices)
+    known = [read(each).layout for each in (x, *indices) if isinstance(each, Tensor)]
+    if all(kind in (R, I) for layout in known for kind in layout.values()):
+        write(picked, typed(SpmdLayout({axis: R for layout in known for axis in layout})))
+    return picked
 
 
 def _judged(
@@ -98,8 +122,9 @@ def _judged(
         write(x, typed(stated))
     key = cls, tuple((each.tag, each.shape) for each in before), tuple(declared)
     if key not in _proven and any(x.requires_grad for x in results):
-        _prove(check, cls, args, results, declared, traffic.elsewhere)
-        _proven.add(key)
+        _proven[key] = _prove(check, cls, args, results, declared, traffic.elsewhere)
+    for trusted in _proven.get(key, ()):
+        check.report.trust(check.report.claims, replace(trusted, where=line()))
     return outputs
 
 
@@ -197,8 +222,12 @@ def _prove(
     results: Sequence[Tensor],
     declared: Sequence[SpmdLayout],
     traffic_elsewhere: bool,
-) -> None:
-    """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones."""
+) -> list[Trusted]:
+    """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones.
+
+    Returns what of that could not be tried.
+    """
+    believed: list[Trusted] = []
     ctx = next(x.grad_fn for x in results if x.grad_fn is not None)
     counter = _Communication()
     seeds = []
@@ -217,18 +246,16 @@ def _prove(
             owed = f"reduce it in backward over the axis: the gradient of {name} sums what every rank contributes"
             _demand_alike(cls, f"the gradient that backward returns for {name}", found, expected, f"{name} wants", owed)
         else:
-            check.report.trust(
-                check.report.claims, Trusted(line(), f"the gradient of {name} that {cls.__name__} returns")
-            )
+            believed.append(Trusted("", f"the gradient of {name} that {cls.__name__} returns"))
     if cls in _unproven:
-        return
+        return believed
     untried = "its ranks exchange something by collectives of torch"
     if not (traffic_elsewhere or counter.elsewhere):
         with set_current_mesh(View({axis: Alone(axis) for axis in check.mesh})):
             untried = _demand_adjoint(cls, args)
     if untried:
-        trusted = Trusted(line(), f"the values of {cls.__name__}.backward", untried)
-        check.report.trust(check.report.claims, trusted)
+        believed.append(Trusted("", f"the values of {cls.__name__}.backward", untried))
+    return believed
 
 
 def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tuple[str, Tensor, Tensor]]:

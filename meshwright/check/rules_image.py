@@ -202,7 +202,7 @@ def grid_sample(
 @pure("affine_grid")
 def affine_grid(theta: Operand, size: Any, align_corners: Any = None) -> Result:
     """theta[n, ...] -> [n, ..., coordinates]; matrices are whole; linear."""
-    spatial = theta.shape[1]
+    spatial = theta.whole[1]
     out = tuple(("out", dim) for dim in range(spatial))
     lengths: dict[Label, int] = {**dict(zip(out, size[2:], strict=True)), "coordinates": spatial}
     labels = ("n", "rows", "columns")

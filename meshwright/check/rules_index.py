@@ -1,4 +1,4 @@
-"""Reading and writing by position."""
+"""Reading and writing by position, along one dim or into a part of a tensor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.formula import Formula
-from meshwright.check.operand import FULL, Cut, Operand
+from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, along_shard, change, no_rule
-from meshwright.check.rule import pure, special
-from meshwright.check.rules_view import moved
+from meshwright.check.rule import INFER, pure, special
+from meshwright.check.rules_pick import getitem, masked_write, pointed
 from meshwright.check.shared import demand_unshared
 from meshwright.check.tag import typed, write
 from meshwright.check.tag import written as marked
@@ -25,72 +25,16 @@ if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 
-@pure("__getitem__")
-def getitem(input: Operand, index: Any) -> Result:
-    """`:` keeps a dim as it is; what picks positions wants it whole."""
-    items = _spelled_out(input, index if type(index) is tuple else (index,))
-    if any(isinstance(item, Operand) for item in items):
-        return _picked(input, items)
-    places: dict[int, int] = {}
-    whole: list[int] = []
-    dim = 0
-    for item in items:
-        if item is None:
-            whole.append(1)
-            continue
-        if isinstance(item, Cut):
-            if item == FULL or not input.layout.sharding(dim):
-                places[dim] = len(whole)
-            whole.append(input.whole[dim] if item == FULL else item.length(input.whole[dim]))
-        dim += 1
-    return moved("indexing", input, places, tuple(whole), "take the positions before the dim is cut")
-
-
-def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
-    """One item for each dim, and None for each new one."""
-    if any(type(item) in (tuple, bool) for item in index):
-        raise TypeError("an index that is a list or a bool")
-    given = sum(item is not None and item is not Ellipsis for item in index)
-    if any(isinstance(item, Operand) and item.dtype is torch.bool for item in index):
-        raise TypeError("an index that is a mask: how many positions it picks depends on values")
-    rest = [FULL] * (len(input.shape) - given)
-    if Ellipsis not in [item for item in index if not isinstance(item, Operand)]:
-        return [*index, *rest]
-    at = next(n for n, item in enumerate(index) if item is Ellipsis)
-    return [*index[:at], *rest, *index[at + 1 :]]
-
-
-def _picked(input: Operand, items: list[Any]) -> Result:
-    """By one tensor of places, beside full slices."""
-    at = [n for n, item in enumerate(items) if isinstance(item, Operand)]
-    others = [item for item in items if not isinstance(item, Operand)]
-    if len(at) > 1 or any(item != FULL for item in others):
-        raise TypeError("a tensor of places beside other than full slices")
-    return index_select(input, at[0], items[at[0]])
-
-
-@pure("index_select")
-def index_select(input: Operand, dim: int, index: Operand) -> Result:
-    """The places `index` of one dim, which is whole."""
-    labels = tuple(range(len(input.shape)))
-    at = dim % max(len(labels), 1)
-    picked = tuple(("picked", n) for n in range(len(index.shape)))
-    terms = (Term("input", input, labels), Term("index", index, picked))
-    out = (*labels[:at], *picked, *labels[at + 1 :])
-    value = ((Factor(0), Factor(1, linear=False)),)
-    along: dict[Label, str] = {at: "take the positions before the dim is cut"}
-    return propagate("index_select", terms, value, out, along=along)
-
-
 @pure("gather")
 def gather(input: Operand, dim: int, index: Operand, *, sparse_grad: bool = False) -> Result:
     """At each position, the place that `index` says along one dim, which is whole; other dims go together."""
     labels = tuple(range(len(input.shape)))
-    at = dim % max(len(labels), 1)
-    theirs = tuple("picked" if each == at else each for each in labels)
+    at, theirs = pointed(input, dim, index)
     terms = (Term("input", input, labels), Term("index", index, theirs))
     value = ((Factor(0), Factor(1, linear=False)),)
-    return propagate("gather", terms, value, theirs, along={at: ""})
+    short = [(n, label) for n, label in enumerate(theirs) if n != at and label != n]
+    along: dict[Label, str] = dict.fromkeys((at, *(each for both in short for each in both)), "")
+    return propagate("gather", terms, value, theirs, along=along)
 
 
 @pure("take_along_dim")
@@ -123,13 +67,16 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         check.demand_exact("a write", seen, target)
         return result
     try:
-        region = getitem(mine, given)
+        written = masked_write(mine, given, theirs)
+        if written is not None:
+            demand_kept("a write", mine, written)
+        else:
+            region = getitem(mine, given)
+            part = check.operand_of(region.tag, tuple(target[index].shape), mine)
+            written = _WRITTEN.infer("a write", (part, theirs), {})
+            demand_kept("a write", part, written)
     except TypeError as error:
         raise no_rule(f"a write by {error}") from None
-    assert region.whole is not None
-    part = check.operand_of(region.tag, tuple(target[index].shape), mine)
-    written = _WRITTEN.infer("a write", (part, theirs), {})
-    demand_kept("a write", part, written)
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
@@ -137,8 +84,11 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
         gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}
-        write(target, typed(mine.layout.replace(**gained)))
+        write(target, typed(mine.tag.layout.replace(**gained), mine.tag.counted, mine.tag.factors))
     return result
+
+
+INFER["__setitem__"] = setitem
 
 
 def _demand_same_places(target: Operand, index: list[Operand]) -> None:

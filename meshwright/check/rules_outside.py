@@ -13,6 +13,7 @@ from meshwright.check.author import layout_of
 from meshwright.check.context import active
 from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.refusal import change
+from meshwright.check.rules_flex import flex, is_flex
 from meshwright.check.source import line
 from meshwright.check.tag import Tag, read, typed, write
 from meshwright.codes import Code
@@ -50,7 +51,10 @@ _mapped: dict[int, set[str]] = {}
 def batched(original: Callable[..., Any], x: Any, dim: int, level: int) -> Any:
     """One entry of many: over an axis that shards the dim that is mapped, each rank has entries of its own, V."""
     made = original(x, dim, level)
-    if active() is None or not isinstance(x, Tensor) or not read(x).layout:
+    if active() is None or not isinstance(x, Tensor):
+        return made
+    if not read(x).layout:
+        write(made, read(x))
         return made
     at = dim % max(x.dim(), 1)
     types = {}
@@ -82,7 +86,10 @@ def _invariant_mapped(axis: str) -> Problem:
 def unbatched(original: Callable[..., Any], x: Any, level: int, size: Any, dim: int) -> Any:
     """All entries again: what was V because of the mapped dim is sharded along it."""
     made = original(x, level, size, dim)
-    if active() is None or not isinstance(x, Tensor) or not read(x).layout:
+    if active() is None or not isinstance(x, Tensor):
+        return made
+    if not read(x).layout:
+        write(made, read(x))
         return made
     at = dim % max(made.dim(), 1)
     axes = _mapped.get(level, set())
@@ -124,6 +131,8 @@ def compiling(original: Callable[..., Any], callback: Any, *args: Any) -> Any:
 def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function is compiled while somebody checks."""
     if active() is not None and mode_is_on():
+        if args and is_flex(args[0]):
+            return flex(original, *args, **kwargs)
         raise SpmdTypeError(_compiling())
     return original(*args, **kwargs)
 

@@ -5,11 +5,13 @@ A sum of what is written over places that are sharded is P: each rank adds what 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
+from meshwright.check.rules_pick import pointed
 from meshwright.check.rules_view import from_front
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
 
@@ -19,12 +21,21 @@ _CHOSEN: Sum = ((Factor(0, linear=False), Factor(1, linear=False), Factor(2, lin
 
 
 def _written(
-    op: str, input: Operand, dims: set[int], index: tuple[Operand, Labels], src: tuple[Any, Labels], value: Sum
+    op: str,
+    input: Operand,
+    dims: set[int],
+    index: tuple[Operand, Labels],
+    src: tuple[Any, Labels],
+    value: Sum,
+    whole: Iterable[Label] = (),
 ) -> Result:
-    """dims: those that places are of. What is written adds up over labels that the input has not, or is whole there."""
+    """dims: those that places are of. What is written adds up over labels that the input has not, or is whole there.
+
+    whole: labels that are so in any case.
+    """
     labels = tuple(range(len(input.shape)))
     terms = (Term("input", input, labels), Term("index", *index), Term("src", *src))
-    along: dict[Label, str] = dict.fromkeys(dims, "")
+    along: dict[Label, str] = dict.fromkeys((*dims, *whole), "")
     if value is not _SUMMED:
         along |= dict.fromkeys((label for label in index[1] if label not in labels), "")
     return propagate(op, terms, value, labels, along=along)
@@ -36,23 +47,28 @@ def _at(input: Operand, dim: int) -> tuple[int, Labels]:
     return at, tuple("picked" if each == at else each for each in range(len(input.shape)))
 
 
-def _source(src: Any, labels: Labels) -> tuple[Any, Labels]:
-    return (src, labels if len(src.shape) else ()) if isinstance(src, Operand) else (src, ())
+def _scattered(op: str, input: Operand, dim: int, index: Operand, src: Any, value: Sum) -> Result:
+    """Places `index` of one dim; along a dim in which the index is shorter it means the first positions."""
+    at, labels = pointed(input, dim, index)
+    short = {n for n, label in enumerate(labels) if n != at and label != n}
+    theirs: Labels = ()
+    if isinstance(src, Operand) and src.shape:
+        same = zip(labels, src.whole, index.whole, strict=True)
+        theirs = tuple(label if mine == its else ("rest", n) for n, (label, mine, its) in enumerate(same))
+    apart = [label for label in (*labels, *theirs) if isinstance(label, tuple)]
+    return _written(op, input, {at, *short}, (index, labels), (src, theirs), value, apart)
 
 
 @pure("scatter")
 def scatter(input: Operand, dim: int, index: Operand, src: Any = None, *, value: Any = None) -> Result:
     """Places `index` of one dim take `src`, or a number; other dims go together."""
-    at, labels = _at(input, dim)
-    given = value if src is None else src
-    return _written("scatter", input, {at}, (index, labels), _source(given, labels), _PLACED)
+    return _scattered("scatter", input, dim, index, value if src is None else src, _PLACED)
 
 
 @pure("scatter_add")
 def scatter_add(input: Operand, dim: int, index: Operand, src: Operand) -> Result:
     """`src` is added at the places `index` of one dim; linear in both."""
-    at, labels = _at(input, dim)
-    return _written("scatter_add", input, {at}, (index, labels), (src, labels), _SUMMED)
+    return _scattered("scatter_add", input, dim, index, src, _SUMMED)
 
 
 @pure("scatter_reduce")
@@ -60,9 +76,8 @@ def scatter_reduce(
     input: Operand, dim: int, index: Operand, src: Operand, reduce: str, *, include_self: bool = True
 ) -> Result:
     """`src` goes into the places `index` of one dim; a sum is linear in both."""
-    at, labels = _at(input, dim)
     value = _SUMMED if reduce == "sum" and include_self else _PLACED if reduce in ("sum", "mean") else _CHOSEN
-    return _written("scatter_reduce", input, {at}, (index, labels), (src, labels), value)
+    return _scattered("scatter_reduce", input, dim, index, src, value)
 
 
 @pure("index_add")
@@ -101,16 +116,13 @@ def index_put(input: Operand, indices: tuple[Any, ...], values: Operand, accumul
     """Places of the first dims, by one tensor of whole numbers for each, take `values` or are added to."""
     if not all(isinstance(index, Operand) and index.dtype.is_signed for index in indices):
         raise TypeError("an index that is a mask or leaves a dim out")
-    shape = indices[0].shape
-    if any(index.shape != shape for index in indices):
-        raise TypeError("indices of different shapes")
     count = len(indices)
-    picked = tuple(("picked", n) for n in range(len(shape)))
+    picked = tuple(("picked", n) for n in range(max(len(index.shape) for index in indices)))
     places = (*picked, *range(count, len(input.shape)))
     shared = places[len(places) - len(values.shape) :]
     labels = tuple(range(len(input.shape)))
     terms = [Term("input", input, labels), Term("values", values, shared)]
-    terms += [Term(f"index {n}", index, picked) for n, index in enumerate(indices)]
+    terms += [Term(f"index {n}", index, picked[len(picked) - len(index.shape) :]) for n, index in enumerate(indices)]
     chosen = [Factor(n, linear=False) for n in range(2, len(terms))]
     along: dict[Label, str] = dict.fromkeys(range(count), "")
     if not accumulate:

@@ -11,12 +11,10 @@ import torch
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, change
+from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
 from meshwright.check.tag import ZERO
 from meshwright.check.term import Labels, Term, opaque
-from meshwright.codes import Code
-from meshwright.types.kinds import P, R
 
 UNARY: Final = """
     abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac lgamma log log10 log1p
@@ -186,21 +184,8 @@ _CAST: Final = Formula.read("input: input")
 def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
     """To another dtype: a sum keeps its type only where its parts are not rounded."""
     for axis in input.layout.partial:
-        if not dtype.is_floating_point and not dtype.is_complex:
-            raise Refused(
-                f"on axis {axis!r} input is P, and {op} would cut its parts to whole numbers",
-                "parts that are cut do not add up to the sum that is cut",
-                change("input", axis, P, R) + " first",
-                code=Code.CAST,
-            )
         if torch.promote_types(dtype, input.dtype) != dtype:
-            raise Refused(
-                f"on axis {axis!r} input is P, and {op} would round its parts to {dtype}",
-                f"the sum over {axis} would add rounded parts; a sum in lower precision is the collective's business",
-                change("input", axis, P, R) + f" first, in {input.dtype}, and cast the sum; or state the dtype of the "
-                "collective where it is called",
-                code=Code.CAST,
-            )
+            raise rounded(axis, "input", op, input.dtype, dtype)
     return _CAST.infer(op, (input,), {})
 
 

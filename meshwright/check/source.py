@@ -17,7 +17,7 @@ from meshwright.check.tag import read
 
 _OURS: Final = tuple(
     os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), part)
-    for package, part in (*((meshwright, room) for room in ("check", "comm", "audit", "core")), (torch, ""))
+    for package, part in (*((meshwright, room) for room in ("check", "comm", "types", "audit", "core")), (torch, ""))
 )
 
 _LONGEST: Final = 80

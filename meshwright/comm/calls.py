@@ -17,6 +17,7 @@ from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Transport
 from meshwright.comm.view import Axis
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import FLAG, WHOLE, WHOLES, demand, shown
 from meshwright.types.kinds import I, R, Shard, SpmdType, V
 from meshwright.types.planner import plan
 from meshwright.types.transition import CHANGES, Op, Step, claim, demand_types, step
@@ -41,10 +42,13 @@ def apply(
     Errors: `SpmdTypeError` for what is no tensor, no axis of the mesh, or another step than the one that is named.
     """
     group = find(axis)
-    key = (op, src, dst) if options is PLAIN and not expert_mode else (op, src, dst, options, expert_mode)
-    bound = group.bound.get(key)
+    key = (op, src, dst) if options is PLAIN and expert_mode is False else (op, src, dst, options, expert_mode)
+    try:
+        bound = group.bound.get(key)
+    except TypeError:  # what cannot be a key is no type and no flag
+        bound = None
     if bound is None or not isinstance(x, Tensor):
-        _demand_tensor(x, _where(axis))
+        demand_tensor(x, _where(axis))
         if _from_the_end(src) or _from_the_end(dst):
             return apply(x, axis, _counted(src, x), _counted(dst, x), op, options, expert_mode)
         bound = group.bound[key] = _bind(group, src, dst, op, options, expert_mode)
@@ -98,6 +102,7 @@ def _bind(
     group: Transport, src: Any, dst: Any, op: Op | str | None, options: Options, expert_mode: bool
 ) -> tuple[BoundStep, ...]:
     demand_types(group.name, src, dst)
+    demand(f"axis {group.name!r}", "expert_mode", expert_mode, FLAG)
     steps: tuple[Step, ...]
     if op is CLAIM:
         steps = claim(group.name, src, dst, expert_mode=expert_mode)
@@ -137,7 +142,7 @@ def planned(x: Tensor, src: Any, dst: Any, options: Options, expert_mode: bool) 
                     code=Code.LAYOUT,
                 )
             )
-    _demand_tensor(x, "redistribute")
+    demand_tensor(x, "redistribute")
     view = mesh_of("redistribute")
     made = plan(src, dst, view.degree, expert_mode=expert_mode)
     for name in made.src:
@@ -159,7 +164,7 @@ def dealt(
     options: Options,
 ) -> Tensor:
     """An all_to_all of rows: which rank gets how many is the caller's to say."""
-    _demand_tensor(x, _where(axis))
+    demand_tensor(x, _where(axis))
     group = find(axis)
     if not all(isinstance(kind, Shard) and kind.dim == 0 for kind in (src, dst)):
         raise SpmdTypeError(
@@ -174,6 +179,8 @@ def dealt(
     rows = x.shape[0] if x.dim() else 0
     sizes = []
     for name, given, total in (("input_split_sizes", send, rows), ("output_split_sizes", receive, None)):
+        if given is not None:
+            demand(_where(axis), name, given, WHOLES)
         found = (rows // group.size,) * group.size if given is None else tuple(given)
         if len(found) != group.size or min(found) < 0 or (total is not None and sum(found) != total):
             raise SpmdTypeError(
@@ -192,6 +199,8 @@ def dealt(
 
 def along(axis: Axis, name: str, kind: SpmdType, dim: int | None) -> SpmdType:
     """Errors: `SpmdTypeError` where a named dim is another than the shard's, or counted from the back."""
+    if dim is not None and type(dim) is not int:
+        demand(_where(axis), name, dim, WHOLE)
     if dim is not None and (dim < 0 or (isinstance(kind, Shard) and kind.dim != dim)):
         raise SpmdTypeError(
             Problem(
@@ -212,6 +221,8 @@ def sized(axis: Axis, name: str, kind: SpmdType, sizes: Sequence[int] | None) ->
     """
     if sizes is None:
         return kind
+    if type(sizes) is not tuple:
+        demand(_where(axis), name, sizes, WHOLES)
     if not isinstance(kind, Shard) or kind.sizes not in (None, tuple(sizes)):
         raise SpmdTypeError(
             Problem(
@@ -244,12 +255,13 @@ def demand_shard(axis: Axis, call: str, name: str, kind: object) -> None:
         )
 
 
-def _demand_tensor(x: object, where: str) -> None:
+def demand_tensor(x: object, where: str) -> None:
+    """Errors: `SpmdTypeError` for what is no tensor."""
     if not isinstance(x, Tensor):
         raise SpmdTypeError(
             Problem(
                 where=where,
-                what=f"{x!r} is no tensor",
+                what=f"{shown(x)} is no tensor",
                 why="types are of tensors; a number is the same on every rank",
                 fix="torch.tensor(...), or leave the call out",
                 code=Code.LAYOUT,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meshwright.comm.calls import CLAIM, QUIET, along, apply, dealt, demand_shard, planned, sized, stacked
-from meshwright.comm.options import dtypes
+from meshwright.comm.options import dtypes, in_place
 from meshwright.comm.view import Axis
 from meshwright.types.kinds import I, P, R, SpmdType, V
 from meshwright.types.transition import Op
@@ -94,7 +94,7 @@ def all_reduce(
     inplace: the sum takes the place of `x`, which keeps its dtype.
     """
     options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
-    return apply(x, axis, src, dst, Op.ALL_REDUCE, replace(options, inplace=True) if inplace else options)
+    return apply(x, axis, src, dst, Op.ALL_REDUCE, options if inplace is False else in_place(axis, options, inplace))
 
 
 def reduce_scatter(

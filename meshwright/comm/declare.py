@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from meshwright.codes import Code
 from meshwright.comm.scope import current_mesh, find
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import shown
 from meshwright.types.kinds import Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.partition import PartitionSpec
@@ -38,15 +39,7 @@ def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = Non
             judged = cast(Callable[..., T], assert_type)
             return handle_torch_function(judged, (x,), x, layout)
         if not isinstance(x, (list, tuple)):
-            raise SpmdTypeError(
-                Problem(
-                    where="assert_type",
-                    what=f"{x!r} is no tensor",
-                    why="types are of tensors; a number is the same on every rank",
-                    fix="a tensor, or a list or tuple of tensors",
-                    code=Code.LAYOUT,
-                )
-            )
+            raise SpmdTypeError(_no_tensor("assert_type", x, "a tensor, or a list or tuple of tensors"))
         kind = cast(Callable[[list[Tensor]], T], type(x))
         return kind([assert_type(each, *types, partition_spec=partition_spec) for each in x])
     return x
@@ -58,6 +51,11 @@ def assert_type_like(x: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType
     Errors: as of `assert_type`.
     """
     if has_torch_function_unary(x):
+        for each in (x, source):
+            if not isinstance(each, Tensor):
+                raise SpmdTypeError(_no_tensor("assert_type_like", each, "a tensor"))
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise SpmdTypeError(_no_statement(overrides))
         return handle_torch_function(assert_type_like, (x,), x, source, by_name(overrides or {}))
     return x
 
@@ -123,10 +121,20 @@ def by_name(types: Mapping[Any, SpmdType]) -> Mapping[str, SpmdType]:
     return {axis if isinstance(axis, str) else find(axis).name: kind for axis, kind in types.items()}
 
 
+def _no_tensor(where: str, given: object, fix: str) -> Problem:
+    return Problem(
+        where=where,
+        what=f"{shown(given)} is no tensor",
+        why="types are of tensors; a number is the same on every rank",
+        fix=fix,
+        code=Code.LAYOUT,
+    )
+
+
 def _no_statement(part: object) -> Problem:
     return Problem(
         where="assert_type",
-        what=f"{part!r} says no type of this tensor",
+        what=f"{shown(part)} says no type of this tensor",
         why="a type is stated for each axis, or which axes cut each dim that there is",
         fix='{"tp": R}; R, for all axes; or PartitionSpec("tp", None), with at most one entry for each dim',
         code=Code.LAYOUT,

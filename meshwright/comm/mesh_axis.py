@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import NAME, PAIRS, demand
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class MeshAxis:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        demand("MeshAxis", "atoms", self.atoms, PAIRS)
+        demand("MeshAxis", "name", self.name, NAME)
         merged: list[tuple[int, int]] = []
         for size, stride in self.atoms:
             if size < 1 or stride < 1:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import FLAG, MAPPING, Kind, demand, optional
 from meshwright.types.transition import Op, Step
 
 
@@ -59,6 +60,10 @@ class Options:
 
 PLAIN: Final = Options()
 
+DTYPE: Final = Kind(lambda value: isinstance(value, torch.dtype), "a dtype", "torch.float32", Code.PRECISION)
+_OPTIONAL: Final = {"op_dtype": optional(DTYPE), "out_dtype": optional(DTYPE), "backward_options": optional(MAPPING)}
+_BACK: Final = {"op_dtype": optional(DTYPE), "out_dtype": optional(DTYPE), "async_op": FLAG}
+
 
 def on_the_wire(run: Callable[[Tensor], Tensor], step: Step, options: Options) -> Callable[[Tensor], Tensor]:
     """`run` in `op_dtype`, its result in `out_dtype`.
@@ -87,12 +92,19 @@ def dtypes(
 ) -> Options:
     """Of the arguments that all calls share. axis: None where the call is about a whole layout.
 
-    Errors: `SpmdTypeError` for `async_op` and for keys of `backward_options` that there are not.
+    Errors: `SpmdTypeError` for `async_op`, for keys of `backward_options` that there are not, and for what is no dtype.
     """
-    if op_dtype is None and out_dtype is None and not backward_options and not async_op:
+    if op_dtype is None and out_dtype is None and backward_options is None and async_op is False:
         return PLAIN
     where = "redistribute" if axis is None else f"axis {axis!r}"
+    demand(where, "op_dtype", op_dtype, _OPTIONAL["op_dtype"])
+    demand(where, "out_dtype", out_dtype, _OPTIONAL["out_dtype"])
+    demand(where, "backward_options", backward_options, _OPTIONAL["backward_options"])
+    demand(where, "async_op", async_op, FLAG)
     back = dict(backward_options or {})
+    for name, value in back.items():
+        if name in _BACK:
+            demand(where, f"backward_options[{name!r}]", value, _BACK[name])
     if async_op or back.pop("async_op", False):
         raise SpmdTypeError(
             Problem(
@@ -119,7 +131,38 @@ def dtypes(
                 code=Code.PRECISION,
             )
         )
-    return found
+    return PLAIN if found == PLAIN else found
+
+
+def in_place(axis: object, options: Options, inplace: bool) -> Options:
+    """The options of a step whose result takes the place of its input, where `inplace` says so."""
+    demand(f"axis {axis!r}", "inplace", inplace, FLAG)
+    return replace(options, inplace=True) if inplace else options
+
+
+def demand_writable(where: str, x: Tensor) -> None:
+    """Errors: `SpmdTypeError` where no result can take the place of `x`: a leaf, or one value at many places."""
+    base = x if x._base is None else x._base
+    if base.is_leaf and base.requires_grad and torch.is_grad_enabled():
+        raise SpmdTypeError(
+            Problem(
+                where=where,
+                what="inplace=True of a leaf that requires a gradient, or of a view of one",
+                why="its own value is what the gradient is of; the sum would take its place",
+                fix="leave inplace out; or x.clone() first, or under torch.no_grad()",
+                code=Code.WRITE,
+            )
+        )
+    if any(length > 1 and stride == 0 for length, stride in zip(x.shape, x.stride(), strict=True)):
+        raise SpmdTypeError(
+            Problem(
+                where=where,
+                what=f"inplace=True of an expanded tensor {tuple(x.shape)}",
+                why="several of its elements are one place in memory",
+                fix="leave inplace out; or x.contiguous() first",
+                code=Code.WRITE,
+            )
+        )
 
 
 def demand_kind(where: str, options: Options, x: Tensor) -> None:

@@ -18,9 +18,10 @@ from meshwright.comm.meshes import Meshlike, bare, view_of
 from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.recompute import follow
 from meshwright.comm.transport import Transport
-from meshwright.comm.view import Axis
+from meshwright.comm.view import Axis, no_axis
 from meshwright.comm.view import View as View
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import shown
 
 
 class _Stack(threading.local):
@@ -80,7 +81,10 @@ def find(axis: Axis) -> Transport:
     """
     views = _stack.views
     if views:
-        named = views[-1].named.get(axis)
+        try:
+            named = views[-1].named.get(axis)
+        except TypeError:  # a name, and ranks, can be a key
+            raise no_axis(axis) from None
         return views[-1].find(axis) if named is None else named
     if isinstance(axis, dist.ProcessGroup | DeviceMesh):
         return bare(axis)
@@ -136,6 +140,23 @@ def axis_size(axis: Axis) -> int:
     return Whole(group.size, Origin(Source.SIZE, frozenset(group.axes), f"axis_size({group.name!r})"))
 
 
+def no_dim(x: object, dim: object) -> SpmdTypeError:
+    """What to say where a length is asked for of what is no tensor, or of a dim that it does not have."""
+    return SpmdTypeError(
+        Problem(
+            where="size",
+            what=f"a tensor of {x.dim()} dims has no dim {shown(dim)}"
+            if isinstance(x, Tensor)
+            else f"{shown(x)} is no tensor",
+            why="a length over all ranks is of a dim of a tensor",
+            fix=f"spmd.size(x, dim, axis) with dim from {-x.dim()} to {x.dim() - 1}"
+            if isinstance(x, Tensor) and x.dim()
+            else "spmd.size(x, dim, axis) of a tensor that has dims",
+            code=Code.ARGUMENT,
+        )
+    )
+
+
 def size(x: Tensor, dim: int, *axes: Axis) -> int:
     """The length of a dim over all ranks: the local one times the ranks of the axes that shard it evenly.
 
@@ -146,7 +167,10 @@ def size(x: Tensor, dim: int, *axes: Axis) -> int:
     """
     if has_torch_function_unary(x):
         return handle_torch_function(size, (x,), x, dim, *axes)
-    length = x.shape[dim]
+    try:
+        length = x.shape[dim]
+    except (AttributeError, TypeError, IndexError):
+        raise no_dim(x, dim) from None
     view = current_mesh()
     if not axes and view is not None and view.degree:
         raise SpmdTypeError(

@@ -14,6 +14,7 @@ from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.transport import Alone, Reduction, Transport
 from meshwright.comm.view import View
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import WHOLE, demand
 
 
 class Shapes(Transport):
@@ -64,6 +65,7 @@ def mesh(*, rank: int = 0, **degree: int) -> View:
     strides = [math.prod(list(degree.values())[place + 1 :]) for place in range(len(degree))]
     axes = {name: MeshAxis(((n, s),), name) for (name, n), s in zip(degree.items(), strides, strict=True)}
     world = math.prod(degree.values())
+    demand("mesh", "rank", rank, WHOLE)
     if not 0 <= rank < world:
         raise SpmdTypeError(
             Problem(

@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from meshwright.codes import Code
 from meshwright.comm.exchange import demand_even, exchange
-from meshwright.comm.options import PLAIN, Options, on_the_wire
+from meshwright.comm.options import PLAIN, Options, demand_writable, on_the_wire
 from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import Shard, SpmdType, V, split_sizes
@@ -35,7 +35,7 @@ class BoundStep:
         self, step: Step, group: Transport, options: Options = PLAIN, forward: BoundStep | None = None
     ) -> None:
         self.step, self.group, self.options = step, group, options
-        self.dims = _demanded_dims(step, group)
+        self.dims = _demanded_dims(step, group, options)
         lists = V in (step.src, step.dst)
         run = _local(step, group, options) if group.size > 1 or lists or options.rows else _same
         self.run: Local = on_the_wire(_along(run, step, options) if lists and options.dims else run, step, options)
@@ -46,10 +46,11 @@ class BoundStep:
         if has_torch_function_unary(x):  # a checker listens, see check/rules_collective.py
             return handle_torch_function(BoundStep.__call__, (x,), self, x)
         if self.dims and x.dim() < self.dims:
-            raise SpmdTypeError(_too_few_dims(self.step, x))
+            raise SpmdTypeError(_too_few_dims(self.step, self.options, x))
         if not (x.requires_grad and torch.is_grad_enabled()) and not self.options.inplace:
             return self.run(x)
         if self.options.inplace:
+            demand_writable(self.step.where, x)
             return CarryInPlace.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return Carry.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -80,8 +81,8 @@ class CarryInPlace(Carry):
         return x.copy_(bound.run(x))
 
 
-def _demanded_dims(step: Step, group: Transport) -> int:
-    """How many dims a tensor has at least, to be sharded as the step says.
+def _demanded_dims(step: Step, group: Transport, options: Options) -> int:
+    """How many dims a tensor has at least, to be sharded, or stacked, as the step says.
 
     Errors: `SpmdTypeError` where a shard states the lengths of another number of ranks.
     """
@@ -97,14 +98,34 @@ def _demanded_dims(step: Step, group: Transport) -> int:
                     code=Code.DOES_NOT_DIVIDE,
                 )
             )
-    return max((kind.dim + 1 for kind in shards), default=0)
+    return max([*(kind.dim + 1 for kind in shards), _stacked(step, options)])
+
+
+def _stacked(step: Step, options: Options) -> int:
+    """How many dims a tensor has at least, for the dims along which its list is stacked to be there."""
+    if not options.dims or V not in (step.src, step.dst):
+        return 0
+    before, after = options.dims
+    if step.src is not V:
+        return before + 1
+    return after if step.dst is not V else max(before, after) + 1
 
 
 def _shards(step: Step) -> list[Shard]:
     return [kind for layout in (step.before, step.after) for kind in layout.values() if isinstance(kind, Shard)]
 
 
-def _too_few_dims(step: Step, x: Tensor) -> Problem:
+def _too_few_dims(step: Step, options: Options, x: Tensor) -> Problem:
+    stacked = _stacked(step, options)
+    if x.dim() < stacked:
+        return Problem(
+            where=step.where,
+            what=f"{step}: a tensor of {x.dim()} dims {tuple(x.shape)} has no place for a list along dim "
+            f"{max(options.dims)}",
+            why="the list of the ranks' tensors lies along a dim of the whole tensor, counted from 0",
+            fix=f"a dim that there is: {x.dim()} dims are {stacked - x.dim()} too few",
+            code=Code.SHAPE,
+        )
     shard = max(_shards(step), key=lambda kind: kind.dim)
     return Problem(
         where=step.where,

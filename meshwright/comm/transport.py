@@ -29,6 +29,10 @@ class Transport(ABC):
         self.mesh_axis: MeshAxis | None = None
         self.bound: dict[Any, Any] = {}  # steps already bound to this axis, see collectives.py
 
+    def part(self, x: Tensor) -> Tensor:
+        """`x`, which is this rank's part of a sum over the axis: said to whoever checks; nothing moves."""
+        return x
+
     @abstractmethod
     def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
         """[...] on each rank -> [...], the reduction over the ranks."""

@@ -13,6 +13,7 @@ from meshwright.comm.grid import unknown_axis
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.transport import Alone, Transport
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import MAPPING, demand, shown
 
 Axis = str | MeshAxis | dist.ProcessGroup | DeviceMesh
 """How a call says which axis is meant: by name, or by the ranks that it joins."""
@@ -30,6 +31,7 @@ class View(Mapping[str, Transport]):
     def __init__(
         self, transports: Mapping[str, Transport], join: Callable[[tuple[str, ...]], Transport] | None = None
     ) -> None:
+        demand("View", "transports", transports, MAPPING)
         self._transports = dict(transports)
         self.named: Mapping[Any, Transport] = self._transports
         self._join = join
@@ -112,10 +114,12 @@ def _apart(axes: tuple[str, ...]) -> Problem:
 def mesh_axis(axis: MeshAxis | dist.ProcessGroup | DeviceMesh) -> MeshAxis:
     """The ranks of a process group or of a device mesh of one dim.
 
-    Errors: `SpmdTypeError` for a device mesh of several dims.
+    Errors: `SpmdTypeError` for a device mesh of several dims, and for what names no axis.
     """
     if isinstance(axis, MeshAxis):
         return axis
+    if not isinstance(axis, DeviceMesh | dist.ProcessGroup):
+        raise no_axis(axis)
     if isinstance(axis, DeviceMesh):
         if axis.ndim != 1:
             raise SpmdTypeError(
@@ -129,6 +133,19 @@ def mesh_axis(axis: MeshAxis | dist.ProcessGroup | DeviceMesh) -> MeshAxis:
             )
         axis = axis.get_group()
     return MeshAxis.of(axis)
+
+
+def no_axis(given: object) -> SpmdTypeError:
+    """What to say of an axis that is none of the things that name one."""
+    return SpmdTypeError(
+        Problem(
+            where="axis",
+            what=f"{shown(given)} names no axis",
+            why="an axis is meant by its name, or by the ranks that it joins",
+            fix='"tp"; or a MeshAxis, a process group or a device mesh of one dim',
+            code=Code.MESH,
+        )
+    )
 
 
 def _no_such_ranks(pattern: MeshAxis, known: Mapping[str, Transport]) -> Problem:

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
-from meshwright.core.place import Place
 from meshwright.errors import Problem
-from meshwright.models.layers import Linear
+from meshwright.models.layers import Linear, RMSNorm
 from meshwright.models.rope import rotate
 
 
 class Visible(Module):
-    """queries[B, L], keys[B, L], the document of each token -> bool [B, 1, L, L]: a query sees the keys of its own
-    document up to its own place.
+    """documents, positions[B, queries], key_documents, key_positions[B, keys] -> bool [B, 1, queries, keys]: a query
+    sees the keys of its own document up to its own position in it.
 
-    Where the sequence is split over ranks, the rows are those of this rank's queries, at their places in the whole.
+    Where the sequence is split over ranks, the queries are this rank's and the keys everyone's, in any order.
     """
 
-    def __init__(self, config: Module.Config) -> None:
-        super().__init__()
-        self.part = 0
-
-    def localize(self, place: Place) -> None:
-        self.part = place.part("queries", 1)
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        place = torch.arange(keys.shape[-1], device=keys.device)
-        count = queries.shape[-1]
-        first = self.part * count
-        mine = place if count == len(place) else place[first : first + count]
-        earlier = mine[:, None] >= place
-        return ((queries[:, :, None] == keys[:, None, :]) & earlier).unsqueeze(1)
+    def forward(self, documents: Tensor, positions: Tensor, key_documents: Tensor, key_positions: Tensor) -> Tensor:
+        earlier = positions[:, :, None] >= key_positions[:, None, :]
+        return ((documents[:, :, None] == key_documents[:, None, :]) & earlier).unsqueeze(1)
 
 
 class DotProduct(Module):
@@ -57,7 +44,7 @@ class Attention(Module):
 
     @dataclass(kw_only=True, slots=True)
     class Config(Module.Config):
-        """wq, wk, wv, wo: projections; head_dim: features of a head."""
+        """wq, wk, wv, wo: projections; head_dim: features of a head; q_norm, k_norm: over those, one for all heads."""
 
         head_dim: int
         wq: Linear.Config
@@ -65,6 +52,8 @@ class Attention(Module):
         wv: Linear.Config
         wo: Linear.Config
         inner: DotProduct.Config
+        q_norm: RMSNorm.Config | None = None
+        k_norm: RMSNorm.Config | None = None
 
         @property
         def heads(self) -> int:
@@ -95,6 +84,8 @@ class Attention(Module):
         self.wk = config.wk.build()
         self.wv = config.wv.build()
         self.wo = config.wo.build()
+        self.q_norm = config.q_norm.build() if config.q_norm else None
+        self.k_norm = config.k_norm.build() if config.k_norm else None
         self.inner = config.inner.build()
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -102,6 +93,8 @@ class Attention(Module):
         q = self.wq(x).unflatten(-1, per_head)
         k = self.wk(x).unflatten(-1, per_head)
         v = self.wv(x).unflatten(-1, per_head)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
         out = self.inner(rotate(q, cosine, sine), rotate(k, cosine, sine), v, mask)
         return self.wo(out.flatten(-2))
 

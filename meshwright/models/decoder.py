@@ -122,7 +122,7 @@ class Decoder(Module):
             positions = torch.arange(first, first + tokens.shape[1], device=tokens.device).expand_as(tokens)
         if tokens is not None and documents is None and self.is_cut:  # causal by shapes alone needs all queries
             documents = torch.zeros_like(tokens)
-        mask = None if documents is None else self.visible(documents, documents)
+        mask = None if documents is None else self.visible(documents, positions, documents, positions)
         cosine, sine = self.rope(positions)
         x = self.embedding(tokens) if stream is None else stream
         for name, block in self.blocks.items():

@@ -104,6 +104,21 @@ def norm(plan: Plan) -> ShardingConfig:
     )
 
 
+def head_norm() -> ShardingConfig:
+    """A norm over the features of each query head. Ranks have different heads, so that each adds its own part to the
+    gradient of the one weight, whatever the stream's layout is."""
+    heads = activation(S(2))
+    return ShardingConfig(state_shardings={"weight": state(R)}, in_src_shardings={"x": heads}, out_src_shardings=heads)
+
+
+def kv_head_norm() -> ShardingConfig:
+    """A norm over the features of each key head. Ranks that share a head each have their own queries' part of its
+    gradient, and so of the weight's."""
+    heads = kv_activation(S(2))
+    weight = SpmdLayout({DP: R, CP: R, TP_KV: R, TP_COPY: R})
+    return ShardingConfig(state_shardings={"weight": weight}, in_src_shardings={"x": heads}, out_src_shardings=heads)
+
+
 def enters(plan: Plan) -> ShardingConfig:
     """A module that takes the stream into its tp region: whole on every rank, which computes its own part."""
     return ShardingConfig(in_src_shardings={"x": plan.residual}, in_dst_shardings={"x": activation(R)})
@@ -144,14 +159,13 @@ def decoder(plan: Plan) -> ShardingConfig:
 def visible() -> ShardingConfig:
     """Each rank's own queries against all keys: [batch, 1, queries@cp, keys]."""
     tokens = activation(R)
+    keys = ("key_documents", "key_positions")
+    names = ("documents", "positions", *keys)
     return ShardingConfig(
-        in_src_shardings={"queries": tokens, "keys": tokens},
-        in_dst_shardings={"keys": whole_sequence(tokens)},
+        in_src_shardings=dict.fromkeys(names, tokens),
+        in_dst_shardings=dict.fromkeys(keys, whole_sequence(tokens)),
         out_src_shardings=MASK,
-        local_map=LocalMapConfig(
-            in_grad_shardings={"queries": None, "keys": None},
-            claims={CP: "a rank has the rows of its own queries, at their places in the whole"},
-        ),
+        local_map=LocalMapConfig(in_grad_shardings=dict.fromkeys(names)),
     )
 
 

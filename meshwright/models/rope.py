@@ -70,4 +70,4 @@ class Rope(Module):
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """x[B, L, heads, head_dim] rotated by its position's angles."""
     first, second = x.chunk(2, -1)
-    return x * cosine + torch.cat((-second, first), -1) * sine
+    return (x * cosine + torch.cat((-second, first), -1) * sine).to(x.dtype)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final, Self
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.errors import ConfigError, Problem
+from meshwright.models.small import smaller
 
 if TYPE_CHECKING:
     from meshwright.models.decoder import Decoder
@@ -33,6 +34,11 @@ class ModelSpec(ABC):
             for name, count in counts.items()
             if type(count) is not int or not 1 <= count <= MOST
         ]
+
+    def small(self, layers: int = 2) -> Self:
+        """The same structure in numbers for a quick run, of at most that many blocks; at most eight ranks can split
+        it exactly as they can split this one. A family whose fields are named otherwise says here what shrinks."""
+        return replace(self, **smaller({field.name: getattr(self, field.name) for field in fields(self)}, layers))
 
     @abstractmethod
     def modules(self) -> Decoder.Config:

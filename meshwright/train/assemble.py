@@ -14,7 +14,7 @@ from meshwright.backends.dtensors import DTensors, FullDTensor, PartialDTensor
 from meshwright.backends.erased import Erased
 from meshwright.backends.fsdp import Fsdp
 from meshwright.backends.parallelize import States, materialise, parallelize
-from meshwright.backends.storage import Replicated
+from meshwright.backends.storage import Replicated, StoragePolicy
 from meshwright.comm.grid import PIPELINE, WORLD, ParallelismDims
 from meshwright.comm.process_groups import ProcessGroups
 from meshwright.comm.scope import View
@@ -23,7 +23,8 @@ from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
-from meshwright.train.config import BackendName, TrainConfig
+from meshwright.train import compute as computing
+from meshwright.train.config import BackendName, ComputeConfig, TrainConfig
 from meshwright.train.gradients import Gradients, Shared
 from meshwright.train.loss import CrossEntropy, loss_sharding
 from meshwright.train.optimizer import adamw
@@ -31,6 +32,8 @@ from meshwright.train.passes import Passes, Whole
 from meshwright.train.pipeline import Pipeline
 from meshwright.train.stages import ORDERS, even, rank_of, stages_of
 from meshwright.types.axes import PP
+
+_AS_AT_REST: Final = ComputeConfig()
 
 
 @dataclass(frozen=True)
@@ -92,18 +95,38 @@ def on_meta(config: TrainConfig) -> tuple[Decoder, CrossEntropy]:
 
 
 def processes_backend(
-    dims: ParallelismDims, rank: int, device_type: str, name: BackendName = "spmd_types"
+    dims: ParallelismDims,
+    rank: int,
+    device_type: str,
+    name: BackendName = "spmd_types",
+    compute: ComputeConfig = _AS_AT_REST,
 ) -> tuple[Backend, Transport]:
     """The backend of that name over torch process groups, and the axis of all ranks."""
-    groups = ProcessGroups(dims, device_type)
+    policy = _policy(compute, dims)
+    stored = dims.dp_replicate * dims.dp_shard > 1 or policy.offload or policy.precision is not None
+    groups = ProcessGroups(dims, device_type, stored=stored)
     mesh = groups.stage_mesh
-    stored = dims.dp_replicate * dims.dp_shard > 1
-    # stages pass many micro-batches in any order: freed between, a block would be gathered for each of them
-    storage = Fsdp(dims, rank, mesh, frees=dims.pp == 1) if mesh and stored else Replicated(dims, rank, mesh)
+    storage = Fsdp(dims, rank, mesh, policy) if mesh and stored else Replicated(dims, rank, mesh)
     everyone, pipeline = groups.view(WORLD)["world"], groups.view(PIPELINE)[PP]
     if name == "spmd_types":
         return Erased(dims, groups.view(), storage, pipeline), everyone
     return _DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
+
+
+def _policy(compute: ComputeConfig, dims: ParallelismDims) -> StoragePolicy:
+    """A pipeline passes many micro-batches in any order: freed in between, a block would be gathered for each."""
+    auto = compute.reshard == "auto"
+    frees = compute.reshard == "always" or (auto and dims.pp == 1)
+    return StoragePolicy(
+        precision=_COMPUTED[compute.precision],
+        reduce_precision=_COMPUTED[compute.reduce_precision] or torch.float32,
+        frees=frees,
+        frees_last=frees and not auto,
+        offload=compute.offload,
+    )
+
+
+_COMPUTED: Final[Mapping[str, torch.dtype | None]] = {"float32": None, "bfloat16": torch.bfloat16}
 
 
 _DTENSORS: Final[Mapping[BackendName, type[DTensors]]] = {
@@ -125,16 +148,25 @@ def assemble(config: TrainConfig, backend: Backend, world: Transport, device: to
     parallelize(loss, backend)
     backend.store(model, model.storage_blocks())
     materialise(model, backend, states, device, config.training.seed)
+    computing.set_up(model, loss, config.compute)
     passes: Passes = Whole(model, loss, backend, device)
     if cuts:
-        passes = Pipeline(model, loss, backend, device, config.parallel.schedule, cuts, torch.float32)
+        passes = Pipeline(
+            model,
+            loss,
+            backend,
+            device,
+            config.parallel.schedule,
+            cuts,
+            _COMPUTED[config.compute.precision] or torch.float32,
+        )
     return Assembly(
         model=model,
         loss=loss,
         passes=passes,
         backend=backend,
         states=states,
-        gradients=Gradients(model, backend, states, world, _shared(config, backend.pipeline)),
+        gradients=Gradients(model, backend, states, world, _shared(config, backend.pipeline), device),
         optimizer=adamw(model, config.optimizer),
         device=device,
     )

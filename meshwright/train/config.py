@@ -47,6 +47,30 @@ class ParallelConfig:
         return self.pp if self.micro_batches is None else self.micro_batches
 
 
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(kw_only=True)
+class ComputeConfig:
+    """How blocks and loss are computed on a rank."""
+
+    compile: bool = False
+    """compile each block, and the loss"""
+    recompute: Literal["none", "full", "selective", "ops"] = "none"
+    """activations that backward computes again: none; all inside a block; those of every second block; those inside a
+    block that are no matrix products, attention or collectives"""
+    precision: Precision = "float32"
+    """of parameters and activations in compute; at rest parameters are float32"""
+    reduce_precision: Precision = "float32"
+    """of the sums of gradients over data-parallel ranks"""
+    reshard: Literal["auto", "always", "never"] = "auto"
+    """whether a block's parameters are freed between its forward and its backward; auto: except in a pipeline"""
+    offload: bool = False
+    """parameters, gradients and optimizer state in the host's memory while they are not computed with"""
+    loss_chunks: int = 1
+    """parts of the tokens for which logits exist at a time, in head and loss"""
+
+
 @dataclass(kw_only=True)
 class TrainingConfig:
     """How long and on what shapes."""
@@ -141,6 +165,7 @@ class TrainConfig:
     )
     """attaches the shardings to the module configs; a recipe may put its own here"""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     data: DataConfig = field(default_factory=DataConfig)

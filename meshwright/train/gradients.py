@@ -38,13 +38,19 @@ class Gradients:
 
     A parameter typed R on an axis has a gradient typed P there: each rank's own contribution. What the storage does
     not sum during backward is summed here, once a step, for many small gradients in one collective. So is the gradient
-    of a parameter that two pipeline stages hold.
+    of a parameter that two pipeline stages hold. device: that of collectives, where it is not that of rest.
 
     Errors: `ConfigError` where no parameter wants a gradient.
     """
 
     def __init__(
-        self, model: nn.Module, backend: Backend, states: States, world: Transport, shared: Shared = NOT_SHARED
+        self,
+        model: nn.Module,
+        backend: Backend,
+        states: States,
+        world: Transport,
+        shared: Shared = NOT_SHARED,
+        device: torch.device | None = None,
     ) -> None:
         self.storage, self.world, self.pipeline = backend.storage, world, backend.pipeline
         named = {name: param for name, param in model.named_parameters() if param.requires_grad}
@@ -61,7 +67,9 @@ class Gradients:
         self.sums = [(backend.view[axis], [axis in trained.owed for trained in self.trained]) for axis in on]
         self.shared = [(list(named).index(name), holders) for name, holders in shared.items() if name in named]
         once = [1.0 / trained.copies for trained in self.trained]
-        self.once = torch.tensor(once, dtype=torch.float64, device=next(model.parameters()).device)
+        rest = next(model.parameters()).device
+        self.once = torch.tensor(once, dtype=torch.float64, device=rest)
+        self.device = device or rest
 
     @torch.no_grad()
     def finish(self) -> list[Tensor]:
@@ -75,28 +83,28 @@ class Gradients:
         for axis, owes in self.sums:
             owed = [grad for grad, owing in zip(grads, owes, strict=True) if owing]
             for dtype in dict.fromkeys(grad.dtype for grad in owed):
-                _sum_together([grad for grad in owed if grad.dtype == dtype], axis)
+                _sum_together([grad for grad in owed if grad.dtype == dtype], axis, self.device)
         for place, holders in self.shared:
             self._sum_over_stages(grads[place], holders)
         return grads
 
     def _sum_over_stages(self, grad: Tensor, holders: tuple[int, int]) -> None:
         """In place, in the order of the stages: the sum has the same bits on both ranks."""
-        first, last = holders
+        (first, last), mine = holders, grad.to(self.device)
         if self.pipeline.index == first:
-            self.pipeline.send(grad, last)
-            grad += self.pipeline.recv(grad, last)
+            self.pipeline.send(mine, last)
+            grad.copy_(mine + self.pipeline.recv(mine, last))
         elif self.pipeline.index == last:
-            other = self.pipeline.recv(grad, first)
-            self.pipeline.send(grad, first)
-            grad.copy_(other + grad)
+            other = self.pipeline.recv(mine, first)
+            self.pipeline.send(mine, first)
+            grad.copy_(other + mine)
 
     @torch.no_grad()
     def total_norm(self, grads: list[Tensor]) -> Tensor:
         """The norm over every element of every gradient, each counted once, however many ranks hold it: float64 []."""
         norms = torch.stack(torch._foreach_norm(grads)) if grads else self.once  # a stage may have nothing to train
         squares = (norms.double().square() * self.once).sum()
-        return self.world.all_reduce(squares).sqrt()
+        return self.world.all_reduce(squares.to(self.device)).sqrt()
 
 
 @torch.no_grad()
@@ -104,11 +112,11 @@ def clip(grads: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Scale all gradients so that their total norm, now `norm`, is at most `max_norm`."""
     scale = (max_norm / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
     if grads:
-        torch._foreach_mul_(grads, scale.to(grads[0].dtype))
+        torch._foreach_mul_(grads, scale.to(grads[0]))
 
 
-def _sum_together(parts: Sequence[Tensor], axis: Transport) -> None:
-    total = axis.all_reduce(torch.cat([part.reshape(-1) for part in parts]))
+def _sum_together(parts: Sequence[Tensor], axis: Transport, device: torch.device) -> None:
+    total = axis.all_reduce(torch.cat([part.reshape(-1) for part in parts]).to(device))
     for part, piece in zip(parts, total.split([part.numel() for part in parts]), strict=True):
         part.copy_(piece.view(part.shape))
 

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.comm.collectives import all_reduce
+from meshwright.comm.grid import DENSE
+from meshwright.comm.scope import current_mesh
 from meshwright.comm.transport import Transport
 from meshwright.core.module import Module
 from meshwright.core.place import Place
@@ -29,7 +32,10 @@ def loss_sharding() -> ShardingConfig:
     return ShardingConfig(
         in_src_shardings={"logits": logits, "labels": activation(R)},
         out_src_shardings=LOSS,
-        local_map=LocalMapConfig(in_grad_shardings={"logits": logits.dual, "labels": None}),
+        local_map=LocalMapConfig(
+            in_grad_shardings={"logits": logits.dual, "labels": None},
+            claims={TP: "the rank that has a label's column has its logit, the others have zeros"},
+        ),
     )
 
 
@@ -48,35 +54,43 @@ class CrossEntropy(Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.axes: tuple[Transport, ...] = ()
-        self.start = 0
+        self.columns = range(config.vocab)
 
     def localize(self, place: Place) -> None:
         self.axes = place.cut("logits", 2)
         degree = {axis.name: axis.size for axis in self.axes}
         index = {axis.name: axis.index for axis in self.axes}
-        self.start = place.inputs["logits"].span(2, self.config.vocab, degree, index).start if self.axes else 0
+        if self.axes:
+            self.columns = place.inputs["logits"].span(2, self.config.vocab, degree, index)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits, labels = logits.flatten(0, -2).float(), labels.flatten()
         if not self.axes:
             return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-        return _SplitCrossEntropy.apply(logits, labels, self.start, self.axes)
+        return _SplitCrossEntropy.apply(logits, labels, self.columns, self.axes)
+
+
+def _named(axes: tuple[Transport, ...]) -> list[str]:
+    """The axes of the current mesh, if there is one, whose ranks are among those of `axes`."""
+    parts = {part for axis in axes for part in DENSE[axis.name]}
+    return [axis for axis in current_mesh() or () if axis in DENSE and parts.issuperset(DENSE[axis])]
 
 
 class _SplitCrossEntropy(torch.autograd.Function):
     """logits[N, vocab / ranks], labels[N] -> sum. Two small all-reduces forward, none backward."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, start: int, axes: tuple[Transport, ...]) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, columns: range, axes: tuple[Transport, ...]) -> Tensor:
         top = logits.amax(-1)
         for axis in axes:
             top = axis.all_reduce(top, "max")
         shifted = logits - top.unsqueeze(-1)
         valid = labels != IGNORE
-        column = labels - start
-        here = valid & (column >= 0) & (column < logits.shape[-1])
-        column = column.masked_fill(~here, 0).unsqueeze(-1)
+        here = valid & (labels >= columns.start) & (labels < columns.stop)
+        column = (labels - columns.start).masked_fill(~here, 0).unsqueeze(-1)
         wanted = shifted.gather(-1, column).squeeze(-1).masked_fill(~here, 0.0)
+        for axis in axes:
+            wanted = axis.part(wanted)
         exponents = shifted.exp_()
         sums = torch.stack((exponents.sum(-1), wanted))
         for axis in axes:
@@ -84,6 +98,14 @@ class _SplitCrossEntropy(torch.autograd.Function):
         total, wanted = sums.unbind()
         ctx.save_for_backward(exponents, total, column, here, valid)
         return (total.log() - wanted).masked_fill(~valid, 0.0).sum()
+
+    @staticmethod
+    def spmd_typecheck(*, logits: Tensor, labels: Tensor, axes: tuple[Transport, ...]) -> Tensor:
+        """A sum over tokens, which all ranks of `axes` have after the sums over the vocabulary."""
+        total = logits.exp().sum(-1)
+        for axis in _named(axes):
+            total = all_reduce(total, axis, src=P, dst=I)
+        return total.masked_fill(labels == IGNORE, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:

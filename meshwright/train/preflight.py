@@ -10,7 +10,7 @@ from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.shapes import shape_view
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
-from meshwright.train import numbers, stages
+from meshwright.train import compute, numbers, stages
 from meshwright.train.assemble import local_backend, on_meta, run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.loss import CrossEntropy
@@ -40,9 +40,14 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
 
 def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
     """Numbers that no run can have, and batches and sequences that do not divide over `dims`."""
+    wrong = numbers.problems(config)
+    told = {problem.where for problem in wrong}
+    config = numbers.mended(config)
     units = len(config.model.modules().blocks) + 2
     pipeline = stages.problems(config.parallel, units, config.training.accumulate)
-    return [*numbers.problems(config), *pipeline, *([] if pipeline else _divisions(config, dims))]
+    together = pipeline or _divisions(config, dims)
+    together += compute.problems(config)
+    return [*wrong, *(problem for problem in together if problem.where not in told)]
 
 
 def started(config: TrainConfig) -> list[Problem]:

@@ -34,6 +34,8 @@ ORDERS: Final[Mapping[Schedule, Order]] = MappingProxyType(
         "zbv": Order(2, turns=True),
     }
 )
+SPLITS_BACKWARD: Final = frozenset({"interleaved_zero_bubble", "zbv"})
+"""Schedules that run the gradients of inputs and those of weights apart."""
 
 
 def rank_of(stage: int, ranks: int, order: Order) -> int:

@@ -77,11 +77,15 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
 
 
 def own_part(batch: Batch, cp: Transport) -> Batch:
-    """Of whole sequences the positions of this cp rank. Labels were shifted before, on the whole."""
+    """Of whole sequences the positions of this cp rank: a piece from the head and one from the tail, so that all see
+    equally many keys; one piece where the length does not allow two. Labels were shifted before, on the whole."""
     if cp.size == 1:
         return batch
     fields = (batch.tokens, batch.labels, batch.positions, batch.documents)
-    return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in fields))
+    if batch.tokens.shape[1] % (2 * cp.size):
+        return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in fields))
+    pieces = (field.chunk(2 * cp.size, 1) for field in fields)
+    return Batch(*(torch.cat((piece[cp.index], piece[-1 - cp.index]), 1) for piece in pieces))
 
 
 def valid_tokens(run: Assembly, batches: Sequence[Batch]) -> Tensor:

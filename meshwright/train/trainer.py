@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,12 @@ import torch.distributed as dist
 from meshwright import terminal
 from meshwright.comm.transport import Transport
 from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
+from meshwright.train.checkpoint.keeper import NONE, Keeper
+from meshwright.train.checkpoint.load import load
+from meshwright.train.checkpoint.marker import Progress
+from meshwright.train.checkpoint.recipe import demand_same_data, demand_same_run
+from meshwright.train.checkpoint.resume import VARIABLE, Resumed, find, inherited, open_run
+from meshwright.train.checkpoint.together import on_the_first
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch, Corpus, open_corpus, prepare
 from meshwright.train.launch import device as devices
@@ -38,33 +45,37 @@ def run(config: TrainConfig, recipe: str) -> None:
     chosen = devices.choose(config.launch.device, rank.local_world)
     device = devices.start(chosen, rank.local_index, threads=config.launch.threads)
     try:
-        backend, everyone = processes_backend(run_dims(config), rank.index, device.type)
+        backend, everyone = processes_backend(run_dims(config), rank.index, device.type, config.parallel.backend)
         corpus = _corpus(config, rank)
         assembled = assemble(config, backend, everyone, device)
-        trainer = Trainer(config, assembled, corpus, everyone)
+        resumed = _resumed(config, recipe, corpus)
+        folder = RunFolder.inherited() or on_the_first(lambda: open_run(config, recipe, resumed))
+        trainer = Trainer(config, assembled, corpus, everyone, Keeper.of(config, folder.path))
+        if resumed is not None:
+            trainer.resume(resumed.checkpoint)
         if rank.index == 0:
-            _shown(config, recipe, trainer)
+            _shown(config, folder, trainer, resumed)
         else:
             trainer.train(lambda record: None)
     finally:
         devices.stop()
 
 
-def _shown(config: TrainConfig, recipe: str, trainer: Trainer) -> None:
+def _shown(config: TrainConfig, folder: RunFolder, trainer: Trainer, resumed: Resumed | None) -> None:
     """The rank that has the terminal and writes the run folder."""
-    folder = RunFolder.inherited() or RunFolder.create(config.output.folder, recipe)
+    records = folder.rewind(trainer.done.step)
     folder.write_config(config)
     screen = Screen(terminal.out(), config.training.steps)
-    screen.header(describe(config, trainer.run, trainer.corpus, folder))
-    records: list[StepRecord] = []
-    with open_metrics(folder, tensorboard=config.output.tensorboard) as metrics, screen:
+    about = trainer.keeper.describe() | (resumed.describe() if resumed is not None else {})
+    screen.header(describe(config, trainer.run, trainer.corpus, folder) | about)
+    with open_metrics(folder, tensorboard=config.output.tensorboard, earlier=records) as metrics, screen:
 
         def show(record: StepRecord) -> None:
             records.append(record)
             metrics.write(record)
             screen.update(record)
 
-        trainer.train(show)
+        trainer.train(show, screen.note)
     screen.end(Summary.of(records), folder)
 
 
@@ -81,26 +92,52 @@ def _corpus(config: TrainConfig, rank: Rank) -> Corpus:
     return corpus
 
 
-class Trainer:
-    """The steps of one rank."""
+def _resumed(config: TrainConfig, recipe: str, corpus: Corpus) -> Resumed | None:
+    """What the launcher found to go on from; under a bare torchrun the first rank looks for it, and all hold it against
+    what they are told."""
+    if VARIABLE in os.environ:
+        return inherited()
+    resumed = on_the_first(lambda: find(config, recipe))
+    if resumed is not None:
+        demand_same_run(config, resumed.marker)
+        demand_same_data(config, resumed.marker, corpus)
+    return resumed
 
-    def __init__(self, config: TrainConfig, run: Assembly, corpus: Corpus, everyone: Transport) -> None:
+
+class Trainer:
+    """The steps of one rank.
+
+    keeper: of its checkpoints; done: how far it is.
+    """
+
+    def __init__(
+        self, config: TrainConfig, run: Assembly, corpus: Corpus, everyone: Transport, keeper: Keeper = NONE
+    ) -> None:
         self.config, self.run, self.corpus, self.everyone = config, run, corpus, everyone
+        self.keeper = keeper
+        self.done = Progress()
         data_axis = run.backend.view["dp"]
         self.share = {"length": config.training.length, "rank": data_axis.index, "ranks": data_axis.size}
         self.stream = corpus.train(global_batch=config.training.batch, seed=config.data.seed, **self.share)
 
-    def train(self, report: Callable[[StepRecord], None]) -> None:
-        """All steps; `report` is told of each."""
+    def resume(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint; on all ranks. Errors: those of `load`."""
+        marker = load(self.run, checkpoint)
+        self.stream.load_state_dict(marker.stream)
+        self.done = marker.progress
+
+    def train(self, report: Callable[[StepRecord], None], note: Callable[[str], None] = lambda text: None) -> None:
+        """All steps that are left; `report` is told of each, `note` of each checkpoint."""
         training, optimizer = self.config.training, self.config.optimizer
-        began = before = time.perf_counter()
-        tokens = 0
-        for step in range(1, training.steps + 1):
+        before = time.perf_counter()
+        began = before - self.done.seconds
+        for step in range(self.done.step + 1, training.steps + 1):
             rate = rate_at(step, training.steps, optimizer)
-            micro = split_rows(next(self.stream), training.accumulate)
+            micro = split_rows(next(self.stream), training.accumulate * self.config.parallel.filling)
             measured = train_step(self.run, micro, step=step, rate=rate, max_norm=training.max_norm)
             now = time.perf_counter()
-            tokens += training.batch * training.length
+            tokens = self.done.tokens + training.batch * training.length
+            self.done = Progress(step=step, tokens=tokens, seconds=now - began)
             record = StepRecord(
                 step=step,
                 loss=measured.loss,
@@ -109,11 +146,14 @@ class Trainer:
                 tokens_per_second=training.batch * training.length / (now - before),
                 memory_gib=self._memory(),
                 validation_loss=self._validation(step),
-                seconds=now - began,
+                seconds=self.done.seconds,
                 tokens=tokens,
             )
             before = time.perf_counter()
             report(record)
+            if self.keeper.is_due(step):
+                note(self.keeper.save(self.config, self.run, self.stream, self.done))
+                before = time.perf_counter()
 
     def _validation(self, step: int) -> float | None:
         training = self.config.training

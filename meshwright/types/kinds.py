@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import WHOLES, demand
 
 
 class SpmdType:
@@ -62,8 +63,9 @@ class Shard(SpmdType):
                 )
             )
         if sizes is not None:
+            demand(f"S({dim}, ...)", "sizes", sizes, WHOLES)
             sizes = tuple(sizes)
-            if any(not isinstance(size, int) or size < 0 for size in sizes):
+            if sizes and min(sizes) < 0:
                 raise SpmdTypeError(
                     Problem(
                         where=f"S({dim}, {sizes})",

@@ -9,6 +9,7 @@ from typing import Final, overload
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import DEGREES, FLAG, demand, optional
 from meshwright.types.kinds import SpmdType, V
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.notation import render_layout
@@ -117,17 +118,21 @@ def plan(
 
     Errors: `SpmdTypeError` where the axes differ or a type cannot be reached.
     """
-    key = (src, dst, None if degree is None else tuple(degree.items()), expert_mode)
     try:
-        return _plans[key]
-    except (KeyError, TypeError):  # not planned before, or plain dicts
+        return _plans[src, dst, None if degree is None else tuple(degree.items()), expert_mode]
+    except (KeyError, TypeError, AttributeError):  # not planned before, plain dicts, or none of these
         return _planned(SpmdLayout(src), SpmdLayout(dst), degree, expert_mode)
 
 
 def _planned(src: SpmdLayout, dst: SpmdLayout, degree: Mapping[str, int] | None, expert_mode: bool) -> Plan:
-    key = (src, dst, None if degree is None else tuple(degree.items()), expert_mode)
-    found = _plans.get(key)
+    try:
+        key = (src, dst, None if degree is None else tuple(degree.items()), expert_mode)
+        found = _plans.get(key)
+    except (TypeError, AttributeError):
+        found = None
     if found is None:
+        demand("plan", "degree", degree, optional(DEGREES))
+        demand("plan", "expert_mode", expert_mode, FLAG)
         _demand_same_axes(src, dst)
         for axis in src:
             step(axis, src[axis], dst[axis], expert_mode=expert_mode)

@@ -26,6 +26,7 @@ from typing import Final
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import FLAG, NAME, demand
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
@@ -179,6 +180,9 @@ def step(axis: str, src: SpmdType, dst: SpmdType, *, expert_mode: bool = False) 
 
     Errors: `SpmdTypeError` where there is none, naming the types that can be reached from `src`.
     """
+    demand("step", "axis", axis, NAME)
+    demand("step", "expert_mode", expert_mode, FLAG)
+    demand_types(axis, src, dst)
     if src is dst:
         return None
     key = f"{src.letter} {dst.letter}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.audit import Report, check
-from meshwright.core.sharding import ShardingConfig
+from meshwright.core.sharding import LocalMapConfig, ShardingConfig
 from meshwright.errors import Problem
 from meshwright.models.layouts import Plan, activation, state
 from meshwright.train.config import TrainConfig
@@ -46,6 +46,18 @@ def at(modules: Any, path: str) -> Any:
     for part in path.split("."):
         modules = modules[int(part)] if part.isdigit() else getattr(modules, part)
     return modules
+
+
+def region(path: str, **gradients: Any) -> Edit:
+    """The region at `path` declares other gradients of some inputs."""
+
+    def edit(modules: Any, plan: Plan) -> None:
+        known = at(modules, path).sharding_config.local_map
+        declares(path, local_map=replace(known, in_grad_shardings={**known.in_grad_shardings, **gradients}))(
+            modules, plan
+        )
+
+    return edit
 
 
 def norm_weight(modules: Any, plan: Plan) -> None:
@@ -91,6 +103,30 @@ OTHERS: Sequence[tuple[Edit, str]] = (
     ),
 )
 """More faults, told in one problem each."""
+
+REGIONS: Sequence[tuple[Edit, str]] = (
+    (
+        declares("blocks.1.attention.inner", out_src_shardings=activation(S(3))),
+        "blocks.1.attention.inner.sharding_config.local_map",
+    ),
+    (
+        declares("blocks.1.attention.inner", out_src_shardings=activation(R)),
+        "blocks.1.attention.inner.sharding_config.local_map",
+    ),
+)
+"""What a region declares to hand on is not what its body computes."""
+
+SILENT: Sequence[tuple[Edit, str]] = (
+    (
+        declares("embedding", local_map=LocalMapConfig(in_grad_shardings={"tokens": None})),
+        "embedding.sharding_config.local_map",
+    ),
+    (
+        region("blocks.3.attention.inner", q=None),
+        "blocks.3.attention.inner.sharding_config.local_map.in_grad_shardings['q']",
+    ),
+)
+"""What a region's declaration leaves out: why a sum is one that no rule sees, and a gradient."""
 
 CONTRACTS: Sequence[tuple[Edit, str]] = (
     (

@@ -6,18 +6,19 @@ import pytest
 
 from meshwright.models.layouts import state
 from meshwright.types.kinds import S
-from tests.audit.recipes import CONTRACTS, FOUR, OTHERS, applied, at, declares, judged, recipe
+from tests.audit.recipes import CONTRACTS, FOUR, OTHERS, REGIONS, SILENT, applied, at, declares, judged, recipe
 
 PARALLEL = [
     {"dp_shard": 2, "tp": 2},
     {"dp_shard": 2, "tp": 2, "sequence_parallel": False},
     {"cp": 2, "tp": 4},
 ]
-ALL = [*FOUR, *OTHERS]
+ALL = [*FOUR, *OTHERS, *REGIONS]
+TOLD = [*ALL, *CONTRACTS, *SILENT]
 
 
 @pytest.mark.parametrize("parallel", PARALLEL, ids=str)
-@pytest.mark.parametrize(("fault", "where"), [*ALL, *CONTRACTS], ids=[where for _, where in (*ALL, *CONTRACTS)])
+@pytest.mark.parametrize(("fault", "where"), TOLD, ids=[where for _, where in TOLD])
 def test_one_fault_is_one_problem_at_its_place(fault, where, parallel):
     report = judged(recipe(fault, **parallel))
     assert [problem.where for problem in report.problems] == [where]

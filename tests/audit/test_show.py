@@ -39,7 +39,7 @@ def test_every_problem_is_shown_with_its_fix():
 
 @pytest.mark.parametrize("terminal", [{}, {"force_terminal": True, "width": 100, "color_system": None}])
 def test_the_table_fits_a_hundred_columns(terminal):
-    table = text_of(RIGHT, **terminal).splitlines()[2:]  # what is said of regions is one line too
+    table = text_of(RIGHT, **terminal).splitlines()[1 + len(RIGHT.believed) :]
     assert all(len(line) <= 100 for line in table)
     for row in RIGHT.traffic:
         assert any(f"  {row.module}, {row.what}" in line for line in table)
@@ -62,6 +62,19 @@ def test_the_document_has_all_of_it():
         "sent_forward",
         "sent_backward",
     }
+
+
+def test_what_no_rule_sees_is_told_with_its_reason():
+    told = [line for line in text_of(RIGHT).splitlines() if line.startswith("taken on trust: ")]
+    assert len(told) == len(RIGHT.believed)
+    assert told[0] == (
+        "taken on trust: embedding: V on axis 'tp' is P (a rank looks up the rows that it holds, "
+        "and gives zeros for the rest)"
+    )
+    trusted = json.loads(document(RIGHT))["trusted"]
+    assert [each["where"] for each in trusted] == [each.where for each in RIGHT.believed]
+    assert {each["where"] for each in trusted} == {"embedding", "CrossEntropy"}
+    assert all(each["reason"] for each in trusted)
 
 
 @pytest.mark.parametrize(

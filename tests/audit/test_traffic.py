@@ -53,7 +53,8 @@ def test_tensor_and_sequence_parallel_by_hand():
 def test_context_parallel_by_hand():
     rows = table(recipe(cp=4))
     documents = BATCH * LENGTH * LONG // 4
-    assert sizes(rows["visible", "keys", "cp"]) == (1, "all_gather", 3 * documents, "", 0)
+    for what in ("key_documents", "key_positions"):
+        assert sizes(rows["visible", what, "cp"]) == (1, "all_gather", 3 * documents, "", 0)
     keys = BATCH * LENGTH * KV_HEADS * HEAD * FLOAT // 4
     for what in ("k", "v"):
         row = rows["blocks.0-4.attention.inner", what, "cp"]

@@ -1,4 +1,4 @@
-"""dp_replicate 2 x dp_shard 2, real processes: after steps the replicas are equal bit for bit.
+"""dp_replicate 2 x dp_shard 2: after steps the replicas are equal bit for bit, on processes and on simulated ranks.
 
 `together` refuses parts that differ in a bit where ranks hold the same elements; that it does is shown here too.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.parity.harness import Part, assert_same, global_batch, laid_out, one_device, small, together
+from tests.cases.drawn import llamas
+from tests.parity.harness import Part, assert_same, global_batch, laid_out, on_threads, one_device, small, together
 from tests.parity.processes import on_processes
 
 
@@ -21,13 +24,34 @@ def test_replicas_are_equal_bit_for_bit_and_equal_one_device():
         assert_same(outcome, true)
 
 
-def test_replicas_that_differ_in_one_bit_are_noticed():
-    spans = {"weight": ([range(2)], (2,))}
+@settings(max_examples=12)
+@given(config=llamas(tp=(1, 2), replicas=(2, 3), shards=(1, 2)), seed=st.integers(0, 99))
+def test_whatever_the_sizes_and_the_degrees(config, seed):
+    """`on_threads` puts the ranks' tensors together, and fails where two ranks hold an element in other bits."""
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(config, batches), one_device(config, batches))
 
-    def part(last: float) -> Part:
-        weight = {"weight": torch.tensor([1.0, last])}
-        return Part(1.0, 1.0, spans, weight, weight, weight)
 
-    together([part(2.0), part(2.0)])
+@settings(max_examples=25)
+@given(
+    values=st.lists(st.floats(-8, 8, width=32, allow_subnormal=False), min_size=1, max_size=6),
+    replicas=st.integers(2, 4),
+    data=st.data(),
+)
+def test_replicas_that_differ_in_one_bit_are_noticed(values, replicas, data):
+    """The last bit of one element, on one rank, in the weights before or after the step or in the gradients."""
+    whole = torch.tensor(values)
+    other = whole.clone()
+    place = data.draw(st.integers(0, len(values) - 1))
+    other[place] = torch.nextafter(whole[place], torch.tensor(torch.inf))
+    spans = {"weight": ([range(len(values))], (len(values),))}
+    kinds = ("weights", "grads", "updated")
+
+    def part(**differs: torch.Tensor) -> Part:
+        return Part(1.0, 1.0, spans, **{kind: {"weight": differs.get(kind, whole)} for kind in kinds})
+
+    assert torch.equal(together([part() for _ in range(replicas)]).updated["weight"], whole)
+    parts = [part() for _ in range(replicas)]
+    parts[data.draw(st.integers(0, replicas - 1))] = part(**{data.draw(st.sampled_from(kinds)): other})
     with pytest.raises(AssertionError, match="replicas differ"):
-        together([part(2.0), part(torch.nextafter(torch.tensor(2.0), torch.tensor(3.0)).item())])
+        together(parts)

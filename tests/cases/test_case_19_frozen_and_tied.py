@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshwright.backends.parallelize import materialise, parallelize
 from meshwright.comm.grid import DENSE, WORLD
@@ -12,20 +13,30 @@ from meshwright.comm.threads import run_ranks
 from meshwright.train.assemble import local_backend, on_meta, run_dims
 from meshwright.train.gradients import Gradients
 from meshwright.train.optimizer import adamw
-from tests.parity.harness import laid_out, small
+from tests.cases.drawn import llamas
+from tests.parity.harness import alone_on_cpu
 
-LAYOUTS = [{}, {"tp": 2}, {"tp": 4, "sequence_parallel": False}, {"dp_shard": 2, "tp": 2}]
-FROZEN = ("embedding.weight", "blocks.0.attention.wq.weight", "norm.weight")
+CONFIGS = llamas(shards=(1, 2))
 
 
-def on_ranks(config, work):
+def names(config):
+    return [name for name, _ in on_meta(config)[0].named_parameters()]
+
+
+def frozen_among(data, config):
+    """Some of the parameters, not all: a step needs one to move."""
+    every = names(config)
+    return frozenset(data.draw(st.lists(st.sampled_from(every), unique=True, max_size=len(every) - 1), label="frozen"))
+
+
+def on_ranks(config, frozen, work):
     dims = run_dims(config)
 
     def body(rank: int):
         view = current_mesh()
         backend = local_backend(dims, rank, view)
         model, _ = on_meta(config)
-        for name in FROZEN:
+        for name in frozen:
             model.get_parameter(name).requires_grad_(False)
         states = parallelize(model, backend)
         materialise(model, backend, states, torch.device("cpu"), config.training.seed)
@@ -34,34 +45,44 @@ def on_ranks(config, work):
     return run_ranks(dims, body, {**DENSE, **WORLD})
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_they_stay_so(layout, tied):
-    config = laid_out(small(tied=tied), **layout)
+@settings(max_examples=15)
+@given(config=CONFIGS, data=st.data())
+def test_they_stay_so(config, data):
+    """And start with the values of one device, whether they are frozen, tied, or neither."""
+    frozen = frozen_among(data, config)
+    true = dict(alone_on_cpu(config).model.named_parameters())
 
     def check(model, backend, states, view) -> None:
-        assert (model.head.weight is model.embedding.weight) is tied
-        frozen = {name for name, param in model.named_parameters() if not param.requires_grad}
-        assert frozen == set(FROZEN)
-        assert {name for name, info in states.items() if not info.trained} >= frozen
+        assert (model.head.weight is model.embedding.weight) is config.model.tied
+        held = dict(model.named_parameters())
+        assert list(held) == names(config)
+        assert {name for name, param in held.items() if not param.requires_grad} == frozen
+        assert {name for name, info in states.items() if not info.trained} == frozen | (states.keys() - held.keys())
+        for name, param in held.items():
+            info = states[name]
+            spans = [info.layout.span(dim, n, view.degree, view.index) for dim, n in enumerate(info.shape)]
+            assert torch.equal(param, true[name][tuple(slice(span.start, span.stop) for span in spans)]), name
 
-    on_ranks(config, check)
+    on_ranks(config, frozen, check)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_step_moves_the_others_alone(layout):
-    config = laid_out(small(), **layout)
+@settings(max_examples=15)
+@given(config=CONFIGS, data=st.data(), seed=st.integers(0, 99))
+def test_a_step_moves_the_others_alone(config, data, seed):
+    frozen = frozen_among(data, config)
+    shape = 2, config.training.length
 
     def check(model, backend, states, view) -> None:
         before = {name: param.detach().clone() for name, param in model.named_parameters()}
-        tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
+        tokens = torch.randint(config.model.vocab, shape, generator=torch.Generator().manual_seed(seed))
         optimizer = adamw(model, config.optimizer)
         with backend.scope():
             model(tokens).square().sum().backward()
         Gradients(model, backend, states, view["world"]).finish()
         optimizer.step()
         still = {name for name, param in model.named_parameters() if torch.equal(param, before[name])}
-        assert still == set(FROZEN)
-        assert all(model.get_parameter(name).grad is None for name in FROZEN)
+        assert still == frozen
+        assert all(model.get_parameter(name).grad is None for name in frozen)
+        assert (model.head.weight is model.embedding.weight) is config.model.tied
 
-    on_ranks(config, check)
+    on_ranks(config, frozen, check)

@@ -113,3 +113,13 @@ def test_a_type_may_be_overwritten_by_name():
 
     assert accepted(program) == {"tp": R}
     assert "not P" in refused(lambda: spmd.mutate_type(v(4), "tp", src=P, dst=R), Code.OTHER_TYPE).what
+
+
+def test_rprop_writes_where_its_masks_say():
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        weight = torch.nn.Parameter(spmd.assert_type(torch.ones(4, 3), {"tp": spmd.S(0)}))
+        optimizer = torch.optim.Rprop([weight], foreach=False)
+        for _ in range(2):
+            weight.grad = spmd.assert_type(torch.randn(4, 3), {"tp": spmd.S(0)})
+            optimizer.step()
+        assert spmd.layout_of(weight) == {"tp": spmd.S(0)}

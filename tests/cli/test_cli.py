@@ -146,7 +146,7 @@ def test_stopping_a_run_says_where_it_is(
         raise KeyboardInterrupt
 
     folder = RunFolder.create(str(tmp_path), "llama3_debug")
-    monkeypatch.setattr(launch, "_prepare", lambda *_: (folder, str(tmp_path)))
+    monkeypatch.setattr(launch, "_prepare", lambda *_: (folder, {}))
     monkeypatch.setattr(launch, "launch", stop)
     assert main(["train", "llama3_debug"]) == 130
     assert capsys.readouterr().err == f"stopped; what was written is in {folder.path}\n"

@@ -273,3 +273,12 @@ def test_every_problem_of_a_declaration_says_why_and_what_to_write():
         assert problem.where.startswith("Called.sharding_config.")
         assert problem.what
         assert problem.fix
+
+
+def test_a_claim_names_an_axis_and_a_reason():
+    region = LocalMapConfig(in_grad_shardings={}, claims={"tp": "rows that a rank has", "tpp": "what", "cp": ""})
+    problems = refused(declared(local_map=region), TP)
+    assert [problem.where for problem in problems] == [
+        f"Called.sharding_config.local_map.claims[{axis!r}]" for axis in ("tpp", "cp")
+    ]
+    assert all(problem.fix for problem in problems)

@@ -7,13 +7,9 @@ import torch
 
 from meshwright.comm.grid import DENSE, WORLD
 from meshwright.comm.scope import current_mesh
-from meshwright.comm.shapes import shape_view
 from meshwright.comm.threads import run_ranks
-from meshwright.core.place import Place
 from meshwright.models.attention import Visible
-from meshwright.models.layouts import activation
 from meshwright.train.assemble import assemble, local_backend, run_dims
-from meshwright.types.kinds import R
 from tests.parity.harness import alone_on_cpu, laid_out, small
 
 LENGTH = 16
@@ -39,16 +35,12 @@ def test_logits_without_documents_are_those_of_one_device(layout):
     assert (torch.cat(of_cp, 1) - true).abs().max() < 1e-5 * true.abs().max()
 
 
-@pytest.mark.parametrize("cp", [2, 4])
-def test_the_parts_of_the_mask_are_the_mask(cp):
-    dims = run_dims(laid_out(small(), cp=cp))
-    documents = torch.tensor([[0] * 5 + [1] * 11, [0] * 16])
-    parts = []
-    for rank in range(cp):
-        visible = Visible.Config().build()
-        visible.localize(Place({}, {}, {"queries": activation(R).only({"cp"}.__contains__)}, shape_view(dims, rank)))
-        parts.append(visible(documents.chunk(cp, 1)[rank], documents))
-    whole = Visible.Config().build()(documents, documents)
-    assert torch.equal(torch.cat(parts, 2), whole)
+def test_a_query_sees_its_own_document_up_to_its_own_position_wherever_they_stand():
+    documents, positions = torch.tensor([[0] * 5 + [1] * 11]), torch.tensor([[*range(5), *range(11)]])
+    whole = Visible.Config().build()(documents, positions, documents, positions)
     by_hand = [[documents[0, q] == documents[0, k] and k <= q for k in range(LENGTH)] for q in range(LENGTH)]
     assert whole[0, 0].tolist() == by_hand
+    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(2))
+    mine, keys = order[:6], order
+    part = Visible.Config().build()(documents[:, mine], positions[:, mine], documents[:, keys], positions[:, keys])
+    assert torch.equal(part[0, 0], whole[0, 0][mine][:, keys])

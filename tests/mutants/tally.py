@@ -9,6 +9,8 @@ from typing import Final
 from tests.mutants.run import Outcome
 from tests.mutants.truth import Truth
 
+LEAST_CHANGING: Final = 0.55
+"""Share of all mutants that are to change something: of the others nothing can be reported."""
 LEAST_REPORTED: Final = 0.98
 """Share of the mutants that change something."""
 LEAST_NAMED: Final = 0.95

@@ -9,6 +9,7 @@ from typing import Final
 from meshwright.check.rule import INFER, RULES, Pure
 from tests.oracle.sample import Sample
 from tests.oracle.samples_algebra import LINEAR_ALGEBRA, SPECTRA
+from tests.oracle.samples_flex import FLEX
 from tests.oracle.samples_foreach import LISTS
 from tests.oracle.samples_layers import IMAGES, LOSSES, NORMS
 from tests.oracle.samples_matmul import MATMUL
@@ -19,6 +20,7 @@ from tests.oracle.samples_view import VIEW
 SAMPLES: Final[tuple[Sample, ...]] = (
     *POINTWISE,
     *MATMUL,
+    *FLEX,
     *REDUCE,
     *VIEW,
     *NORMS,

@@ -54,6 +54,8 @@ REDUCE: list[Sample] = [
     sample("linalg_vector_norm", lambda x: torch.linalg.vector_norm(x, dim=0), X),
     sample("matrix_norm", lambda x: torch.linalg.matrix_norm(x), Z),
     sample("softmax", lambda x: x.softmax(0), X),
+    sample("_softmax", lambda x: torch.ops.aten._softmax(x, 0, False), X),
+    sample("_log_softmax", lambda x: torch.ops.aten._log_softmax(x, -1, False), X),
     sample("log_softmax", lambda x: x.log_softmax(1), X),
     sample("softmin", lambda x: torch.nn.functional.softmin(x, 1), X),
     *(

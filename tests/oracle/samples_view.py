@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tests.oracle.sample import Sample, cplx, mask, of_list, places, real, sample
+from tests.oracle.sample import Input, Sample, cplx, mask, of_list, places, real, sample
 
-X, Z, SQ = (12, 12), (4, 12, 6), (6, 12, 12)
+X, Z, SQ, CUBE = (12, 12), (4, 12, 6), (6, 12, 12), (4, 6, 6)
 
 
 def heads(x):
@@ -18,6 +18,22 @@ def heads(x):
 def zeros(length, like):
     """A sum that nothing was added to."""
     return torch.zeros(length, dtype=like.dtype)
+
+
+def written(index, value=None):
+    """`x[index(i)] = value`, into a copy; the last operand is the value where none is given."""
+
+    def call(x, i, y=value):
+        x = x.clone()
+        x[index(i)] = y
+        return x
+
+    return call
+
+
+def rising_places(count):
+    """Places of which no two are one, so that the order of writes does not matter."""
+    return Input((count,), lambda x: x.argsort(), torch.int64, False)
 
 
 VIEW: list[Sample] = [
@@ -66,6 +82,37 @@ VIEW: list[Sample] = [
     sample("__getitem__", lambda x: x[:, 1:3], X),
     sample("__getitem__", lambda x: x[..., None, -1], X),
     sample("__getitem__", lambda x, i: x[:, i], X, places(12, 6)),
+    *[
+        sample("__getitem__", call, CUBE, places(4, 6), places(6, 6))
+        for call in (
+            lambda x, i, j: x[i, j],
+            lambda x, i, j: x[i, :, j],
+            lambda x, i, j: x[:, i % 3, j],
+            lambda x, i, j: x[..., i[:, None], j],
+        )
+    ],
+    *[
+        sample("__getitem__", call, CUBE, places(4, 6))
+        for call in (lambda x, i: x[1, i], lambda x, i: x[0, :, i], lambda x, i: x[i, None, 1:3])
+    ],
+    sample("__getitem__", lambda x, m: x[m], X, mask(*X), mixed=False),
+    sample("__getitem__", lambda x, m: x[m], X, mask(12), mixed=False),
+    sample("__getitem__", lambda x, m: x[:, m], X, mask(12), mixed=False),
+    sample("slice", lambda x: torch.ops.aten.slice.Tensor(x, 1, 1, 3), X),
+    sample("slice", lambda x: torch.ops.aten.slice.Tensor(x, 0), X),
+    sample("index", lambda x, i: torch.ops.aten.index.Tensor(x, [None, i]), X, places(12, 6)),
+    sample("index", lambda x, i, j: torch.ops.aten.index.Tensor(x, [i, j]), X, places(12, 6), places(12, 6)),
+    *[
+        sample("__setitem__", written(lambda m: m), X, mask(*mine), y)
+        for mine in (X, (12,))
+        for y in ((), (12,) if mine == (12,) else ())
+    ],
+    sample("__setitem__", written(lambda m: m, 0.0), X, mask(*X)),
+    sample("__setitem__", written(lambda m: m, 1.0), X, mask(12)),
+    sample("__setitem__", written(lambda i: i), X, rising_places(6), (6, 12)),
+    sample("__setitem__", written(lambda i: (slice(None), i)), X, rising_places(6), (12, 6)),
+    sample("__setitem__", written(lambda i: (i, i)), X, rising_places(6), (6,)),
+    sample("__setitem__", written(lambda i: (i, slice(1, 4))), X, rising_places(6), ()),
     sample("unfold", lambda x: x.unfold(0, 4, 2), X),
     sample("diagonal", torch.diagonal, SQ),
     sample("linalg_diagonal", lambda x: torch.linalg.diagonal(x), SQ),
@@ -110,6 +157,11 @@ VIEW: list[Sample] = [
     sample("take", torch.take, X, places(12, 6)),
     sample("scatter", lambda x, i, y: x.scatter(1, i, y), X, places(12, 12, 4), (12, 4)),
     sample("scatter", lambda x, i: x.scatter(1, i, 2.0), X, places(12, 12, 4)),
+    sample("scatter", lambda x, i: x.scatter(1, i, 2.0), X, places(12, 1, 4)),
+    sample("scatter", lambda x, i, y: x.scatter(1, i, y), X, places(12, 6, 4), real(*X, wants=False)),
+    sample("scatter_add", lambda x, i, y: x.scatter_add(1, i, y), X, places(12, 6, 4), real(12, 4, wants=False)),
+    sample("gather", lambda x, i: x.gather(1, i), X, places(12, 1, 4)),
+    sample("gather", lambda x, i: x.gather(1, i), X, places(12, 6, 4)),
     sample("scatter", lambda x, i: x.scatter(1, i, 0.0), X, places(12, 12, 4)),
     sample("scatter_add", lambda x, i, y: x.scatter_add(1, i, y), X, places(12, 12, 4), (12, 4)),
     sample("scatter_add_", lambda x, i, y: (x * 1).scatter_add_(1, i, y), X, places(12, 12, 4), (12, 4), mixed=False),

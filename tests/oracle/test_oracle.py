@@ -6,8 +6,10 @@ import warnings
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from meshwright.check import assert_type, layout_of, no_typecheck
+from meshwright.check.rule import RULES, Pure
 from meshwright.types.kinds import I, P, R, S
 from meshwright.types.layout import SpmdLayout
 from tests.oracle.drawn import LINE
@@ -15,7 +17,7 @@ from tests.oracle.judge import Case, Lie, Verdict, judged
 from tests.oracle.needless import MOST, NEEDLESS
 from tests.oracle.run import FULL, QUICK, Effort, Tally, proven
 from tests.oracle.sample import sample
-from tests.oracle.samples import SAMPLES, UNSAMPLED, by_op, ruled
+from tests.oracle.samples import UNSAMPLED, base, by_op, ruled
 from tests.oracle.support import PAGE, page
 
 OPS = sorted(by_op())
@@ -46,8 +48,30 @@ def test_every_op_with_a_rule_has_a_sample():
     assert set(OPS) <= ruled()
 
 
-def test_samples_are_told_apart_by_what_they_call():
-    assert len(SAMPLES) >= len(OPS) >= 200
+class Calls(TorchFunctionMode):
+    """Notes which functions are called, by their own names and by those of their rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        own, rule = getattr(func, "__name__", ""), RULES.get(func)
+        self.names |= {own.strip("_"), own.partition(".")[0]} | ({base(rule.name)} if isinstance(rule, Pure) else set())
+        return func(*args, **(kwargs or {}))
+
+
+CALLED_BY = {"im2col": "unfold", "linalg_cross": "cross"}
+"""Ops that are called by another name: the one inside that function, the other of the same rule."""
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_sample_calls_the_op_that_it_is_of(op):
+    for each in by_op()[op]:
+        operands = [operand.whole(3) for operand in each.inputs]
+        with Calls() as calls:
+            each.run(*operands)
+        assert {op, op.strip("_"), CALLED_BY.get(op)} & calls.names, f"{each} calls {', '.join(sorted(calls.names))}"
 
 
 @pytest.mark.parametrize("start", range(0, len(OPS), 40))

@@ -24,7 +24,7 @@ def _parts(rank: int, configs: Sequence[TrainConfig], batches: Sequence[Batch]) 
     """This rank's part of each outcome."""
     parts = []
     for config in configs:
-        backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend)
+        backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend, config.compute)
         run = assemble(config, backend, everyone, torch.device("cpu"))
         dp = backend.view["dp"]
         own = [rows(batch, dp.index, dp.size) for batch in batches]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from meshwright import recipes, terminal
-from meshwright.errors import ConfigError, Problem, RunError
+from meshwright.errors import ConfigError, RunError
 from meshwright.train.launch.environment import CORPUS
 from meshwright.train.launch.failure import problem_of
 from meshwright.train.show.progress import Preparation
@@ -19,10 +19,6 @@ from meshwright.train.show.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
-
-
-MOST: Final = 4096
-"""Processes on a machine, and threads of a process."""
 
 
 def is_rank() -> bool:
@@ -40,10 +36,10 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
     if is_rank():
         return _rank(recipe, config)
     processes = _processes(config)
-    folder, corpus = _prepare(recipe, config, processes)
+    folder, prepared = _prepare(recipe, config, processes)
     command = [sys.executable, "-P", "-m", "meshwright", *arguments]  # -P: a file of this folder shadows no import
     try:
-        launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads), CORPUS: corpus})
+        launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads), **prepared})
     except KeyboardInterrupt:
         terminal.err().print(f"stopped; what was written is in {folder.path}", soft_wrap=True)
         return 130
@@ -80,11 +76,9 @@ def _rank(recipe: str, config: TrainConfig) -> int:
 
 
 def _processes(config: TrainConfig) -> int:
-    problems = [
-        Problem(where=f"launch.{name}", what=f"{value} {name}", fix=f"--launch.{name} from 1 to {MOST}")
-        for name, value in (("processes", config.launch.processes), ("threads", config.launch.threads))
-        if value is not None and not 1 <= value <= MOST
-    ]
+    from meshwright.train import numbers
+
+    problems = numbers.problems(config)
     if problems:
         raise ConfigError(problems)
     from meshwright.train.assemble import run_dims
@@ -92,8 +86,11 @@ def _processes(config: TrainConfig) -> int:
     return config.launch.processes or run_dims(config).world
 
 
-def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolder, str]:
-    """All that can go wrong before a process starts, the cheapest first; the run's folder and its corpus's."""
+def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolder, dict[str, str]]:
+    """All that can go wrong before a process starts, the cheapest first; the run's folder, and in environment variables
+    what else the ranks need to know."""
+    from meshwright.train.checkpoint import resume
+    from meshwright.train.checkpoint.recipe import demand_same_data, demand_same_run
     from meshwright.train.data import prepare
     from meshwright.train.launch.device import choose
     from meshwright.train.preflight import check_vocabulary, preflight
@@ -102,10 +99,16 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolde
     preflight(config, processes)
     check_extras(config)
     choose(config.launch.device, processes)
+    title = recipes.title(recipe)
+    resumed = resume.find(config, title)
+    if resumed is not None:
+        demand_same_run(config, resumed.marker)
     console = terminal.out()
     with Preparation(console) as preparation:
         corpus = prepare(config.data, length=config.training.length, progress=preparation.report)
     check_vocabulary(config, corpus.vocab_size)
-    folder = RunFolder.create(config.output.folder, recipes.title(recipe))
+    if resumed is not None:
+        demand_same_data(config, resumed.marker, corpus)
+    folder = resume.open_run(config, title, resumed)
     console.print(f"starting {processes} process{'es' * (processes > 1)}", style="dim")
-    return folder, corpus.folder
+    return folder, {CORPUS: corpus.folder, resume.VARIABLE: str(resumed.checkpoint) if resumed else ""}

@@ -41,11 +41,14 @@ class Sink(Protocol):
 
 
 class Lines:
-    """metrics.jsonl, one line a record; loss.svg once there are no more."""
+    """metrics.jsonl, one line a record; loss.svg once there are no more.
 
-    def __init__(self, folder: RunFolder) -> None:
+    earlier: what is written already, of a run that goes on
+    """
+
+    def __init__(self, folder: RunFolder, earlier: Sequence[StepRecord] = ()) -> None:
         self._folder = folder
-        self._records: list[StepRecord] = []
+        self._records = list(earlier)
 
     def write(self, record: StepRecord) -> None:
         """Take one more record."""
@@ -99,9 +102,9 @@ class Metrics:
             sink.close()
 
 
-def open_metrics(folder: RunFolder, *, tensorboard: bool) -> Metrics:
-    """The metrics of a run that is written to `folder`."""
-    sinks: list[Sink] = [Lines(folder)]
+def open_metrics(folder: RunFolder, *, tensorboard: bool, earlier: Sequence[StepRecord] = ()) -> Metrics:
+    """The metrics of a run that is written to `folder`; earlier: its records from before it was resumed."""
+    sinks: list[Sink] = [Lines(folder, earlier)]
     if tensorboard:
         from torch.utils.tensorboard import SummaryWriter
 

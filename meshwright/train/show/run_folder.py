@@ -3,6 +3,7 @@
 config.json        what was run
 metrics.jsonl      a StepRecord a line
 loss.svg           the curve, once the run has ended
+checkpoints/       step-N, if it keeps any
 logs/              rank<N>.log, and rank<N>.error.json of a rank that failed
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import ConfigError, Problem
+from meshwright.train.show.record import StepRecord
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
@@ -100,16 +102,54 @@ class RunFolder:
         return any(self.logs.glob("rank*.error.json"))
 
     def write_config(self, config: TrainConfig) -> None:
-        """Write config.json: sections as objects, functions and classes by name; `model.type` is the model's class."""
-        record = _plain(config)
-        record["model"] = {"type": _name(type(config.model)), **record["model"]}
-        self.config.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        """Write config.json, the `record_of` the recipe."""
+        self.config.write_text(json.dumps(record_of(config), indent=2) + "\n", encoding="utf-8")
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl. A float that is not finite, which JSON cannot say, becomes its name: "nan"."""
         line = json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False)
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+    def go_on(self) -> None:
+        """Forget how an earlier start of this run ended: its ranks' errors would end the new ones.
+
+        Raises ConfigError where the folder cannot be written.
+        """
+        try:
+            self.logs.mkdir(exist_ok=True)
+            for error in self.logs.glob("rank*.error.json"):
+                error.unlink()
+        except OSError as error:
+            raise ConfigError(
+                Problem(where=str(self.path), what=f"this run folder cannot be written: {error.strerror}")
+            ) from error
+
+    def rewind(self, step: int) -> list[StepRecord]:
+        """Take the records after `step` out of metrics.jsonl, to be made anew; those that stay."""
+        kept: list[StepRecord] = []
+        if not self.metrics.exists():
+            return kept
+        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        for line in lines:
+            try:
+                record = StepRecord(**json.loads(line))
+            except ValueError:  # written in part as the run was killed, and so after the checkpoint
+                break
+            if record.step > step:
+                break
+            kept.append(record)
+        part = self.metrics.with_suffix(".part")
+        part.write_text("".join(lines[: len(kept)]), encoding="utf-8")
+        part.replace(self.metrics)
+        return kept
+
+
+def record_of(config: TrainConfig) -> dict[str, Any]:
+    """A recipe as JSON has it: sections as objects, functions and classes by name; `model.type` is its class."""
+    record: dict[str, Any] = _plain(config)
+    record["model"] = {"type": _name(type(config.model)), **record["model"]}
+    return record
 
 
 def _finite(value: Any) -> Any:

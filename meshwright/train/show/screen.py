@@ -89,6 +89,10 @@ class Screen:
         if due or record.validation_loss is not None:
             self._print()
 
+    def note(self, text: str) -> None:
+        """Say something between the rows, in a line of its own."""
+        self._console.print(f"  {text}", style="dim", soft_wrap=True, highlight=False)
+
     def end(self, summary: Summary, folder: RunFolder) -> None:
         """Say how it went and where it is written; the folder's files should be complete."""
         rows = {"loss": _change(summary.loss)}

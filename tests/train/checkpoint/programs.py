@@ -54,7 +54,7 @@ def marker_at(step: int, config: TrainConfig) -> Marker:
 def held(run: Assembly) -> Held:
     """This rank's part of every weight and of the optimizer's state, by the layout that the run says it has."""
     storage = run.backend.storage
-    storage.settle(run.model)
+    run.model.state_dict()  # FSDP puts back to rest what a validation has left gathered
     found: Held = {}
     for name, param in run.model.named_parameters():
         info = run.states[name]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.cli import main
+from meshwright.train.launch import parent
 from tests.corpora import data_of
 
 ROOT = Path(__file__).parents[3]
@@ -95,8 +97,11 @@ def test_a_run_that_was_killed_amid_a_save_goes_on_in_its_folder_on_other_ranks(
         (["--checkpoint.keep", "0"], "error: checkpoint.keep: 0"),
     ],
 )
-def test_what_cannot_be_is_said_before_a_process_starts(recipe, arguments, said):
-    ended = train(recipe, *arguments)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith(said)
-    assert len(ended.stderr.splitlines()) <= 3
+def test_what_cannot_be_is_said_before_a_process_starts(recipe, arguments, said, monkeypatch, capsys):
+    monkeypatch.chdir(recipe.parent)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(parent, "launch", None)
+    assert main(["train", "./mine.py", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(said)
+    assert len(told.splitlines()) <= 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, RunError
 from meshwright.train.checkpoint import folder as folders
 from meshwright.train.checkpoint.marker import MARKER, Marker, Progress, read_marker
 
@@ -53,6 +53,18 @@ def test_the_newest_are_kept(tmp_path, keep, left):
     folders.prune(tmp_path, keep)
     assert [folders.step_of(path) for path in folders.checkpoints_in(tmp_path)] == left
     assert len(list(tmp_path.iterdir())) == len(left)
+
+
+def test_one_that_cannot_be_removed_is_told(tmp_path, monkeypatch):
+    saved(tmp_path, 1)
+    saved(tmp_path, 2)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folders.shutil, "rmtree", refuse)
+    with pytest.raises(RunError, match="step-1: an old checkpoint cannot be removed: Permission denied"):
+        folders.prune(tmp_path, 1)
 
 
 def test_a_name_that_is_taken_is_not_overwritten(tmp_path):

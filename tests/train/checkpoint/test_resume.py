@@ -128,9 +128,7 @@ class TestRunFolder:
 
     def test_a_run_that_begins_has_one_and_a_place_for_checkpoints(self, tmp_path):
         run = self.opened(config(tmp_path, resume=None))
-        assert [path.name for path in run.path.iterdir()] == ["logs", "checkpoints"] or (
-            run.path / "checkpoints"
-        ).is_dir()
+        assert (run.path / "checkpoints").is_dir()
 
     def test_a_run_that_keeps_none_has_no_place_for_them(self, tmp_path):
         assert not (self.opened(config(tmp_path, resume=None, every=0)).path / "checkpoints").exists()
@@ -150,7 +148,8 @@ class TestRunFolder:
         assert run.path != path
 
     def test_checkpoints_of_another_run_are_no_place_for_those_of_this_one(self, tmp_path):
-        saved(tmp_path / "kept" if (tmp_path / "kept").mkdir() else tmp_path / "kept", 4)
+        (tmp_path / "kept").mkdir()
+        saved(tmp_path / "kept", 4)
         with pytest.raises(ConfigError, match=r"checkpoint\.folder: .* holds step-4"):
             self.opened(config(tmp_path / "runs", resume=None, folder=tmp_path / "kept"))
         assert not (tmp_path / "runs").exists(), "no run folder was begun"

@@ -92,3 +92,15 @@ def test_a_summary_goes_from_the_first_record_to_the_last() -> None:
     ]
     assert Summary.of(records) == Summary(loss=(9.0, 3.0), validation_loss=(8.5, 4.5), tokens=4000, seconds=8.0)
     assert Summary.of(records[1:2]).validation_loss is None
+
+
+def test_the_curve_of_a_run_that_goes_on_begins_with_its_earlier_records(tmp_path: Path) -> None:
+    whole, resumed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "resumed")
+    records = [record(1, loss=3.0), record(2, loss=2.0), record(3, loss=1.0)]
+    for folder, earlier in ((whole, 0), (resumed, 2)):
+        folder.path.mkdir()
+        with open_metrics(folder, tensorboard=False, earlier=records[:earlier]) as opened:
+            for one in records[earlier:]:
+                opened.write(one)
+    assert resumed.curve.read_text() == whole.curve.read_text()
+    assert len(resumed.metrics.read_text().splitlines()) == 1, "what was written before is not written again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from meshwright import recipes
 from meshwright.errors import ConfigError
 from meshwright.models.spec import ModelSpec
 from meshwright.train.show.run_folder import VARIABLE, RunFolder
+
+from .records import record
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
 
@@ -55,7 +57,7 @@ def test_the_config_is_written_with_all_it_says(tmp_path: Path) -> None:
     written = json.loads(folder.config.read_text())
     assert written["model"] == {"type": "meshwright.models.llama3.Llama3", **vars(config.model)}
     assert written["layouts"] == f"{__name__}.own_layouts"
-    for section in ("parallel", "training", "optimizer", "output", "launch"):
+    for section in ("parallel", "training", "optimizer", "checkpoint", "output", "launch"):
         assert written[section] == vars(getattr(config, section))
     assert written["data"] == {**vars(config.data), "path": list(config.data.path)}
 
@@ -74,3 +76,33 @@ def test_records_are_lines_that_any_json_reader_takes(tmp_path: Path) -> None:
         {"step": 2, "loss": "nan", "validation_loss": "-inf"},
     ]
     assert math.isnan(float(lines[1]["loss"]))
+
+
+def test_a_run_that_goes_on_has_the_records_up_to_its_checkpoint_and_no_others(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.rewind(0) == []
+    records = [record(step, validation_loss=2.5 if step == 1 else None) for step in (1, 2, 3, 4)]
+    for one in records:
+        folder.append(asdict(one))
+    with open(folder.metrics, "a") as file:
+        file.write('{"step": 5, "lo')  # killed amid the line
+    assert folder.rewind(3) == records[:3]
+    assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2, 3]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_records_of_a_run_that_began_at_a_checkpoint_do_not_begin_with_the_first_step(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (51, 52, 53):
+        folder.append(asdict(record(step)))
+    assert [one.step for one in folder.rewind(52)] == [51, 52]
+
+
+def test_a_run_that_goes_on_forgets_the_failures_of_its_earlier_start(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.logs.mkdir()
+    folder.error(1).write_text("{}")
+    folder.log(1).write_text("what was said stays")
+    folder.go_on()
+    assert not folder.has_failed
+    assert folder.log(1).exists()

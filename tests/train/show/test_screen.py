@@ -133,3 +133,18 @@ def test_the_end_of_a_run_without_validation_does_not_speak_of_it(tmp_path: Path
 def test_counts_are_short(number: float, shown: str) -> None:
     assert short(number) == shown
     assert len(short(number)) <= 5
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_note_stands_between_the_rows_and_is_not_cut(terminal: bool) -> None:
+    running, shown = screen(2, terminal=terminal, width=40)
+    said = f"saved step-1, {'very ' * 12}large"
+    with running:
+        running.update(record(1, validation_loss=2.5))
+        running.note(said)
+        running.update(record(2, validation_loss=2.5))
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    lines = [line for line in plain.splitlines() if "saved" in line or "2.5000" in line]
+    assert any(line.rstrip().endswith(said) for line in lines)
+    first, noted, last = (plain.index(word) for word in ("  1  ", "saved", "      2  "))
+    assert first < noted < last

@@ -1,0 +1,71 @@
+"""A module whose forward runs on local tensors: what its declaration says of outputs and gradients is judged.
+
+Inside, the checker follows R, I, V and P, and which dim is cut as long as every op keeps it. Of the rest the region's
+declaration says what it is; that is noted as taken on trust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from meshwright.audit import suggest
+from meshwright.audit.call import Call
+from meshwright.check import layout_of
+from meshwright.comm.collectives import reinterpret
+from meshwright.core.sharding import LocalMapConfig
+from meshwright.errors import Problem
+from meshwright.types.kinds import P, SpmdType, V
+from meshwright.types.layout import SpmdLayout
+
+if TYPE_CHECKING:
+    from meshwright.audit.boundary import Boundary
+
+
+def demand_gradients(boundary: Boundary, region: LocalMapConfig, call: Call) -> None:
+    """Tell of inputs that want a gradient of which the declaration says that they have none."""
+    for name, declared in region.in_grad_shardings.items():
+        x = call[name]
+        if declared is None and isinstance(x, Tensor) and x.requires_grad:
+            enters = {**(boundary.config.in_src_shardings or {}), **(boundary.config.in_dst_shardings or {})}
+            boundary.audit.tell(
+                Problem(
+                    where=boundary.field(f"local_map.in_grad_shardings[{name!r}]"),
+                    what=f"declared None, but {name} arrives with a gradient wanted of it",
+                    why="what a region hands back for an input is declared: where R meets S it is P",
+                    fix=f"{name!r}: {suggest.shown(SpmdLayout(enters[name]).dual)}",
+                )
+            )
+
+
+def leaves(boundary: Boundary, value: Tensor, declared: SpmdLayout) -> Tensor:
+    """What the body computed, with what its declaration claims.
+
+    Errors: as of `reinterpret`, where a claim cannot be.
+    """
+    known, claimed = layout_of(value), reasons(boundary)
+    for axis, kind in boundary.audit.on(declared).items():
+        if kind is P and known.get(axis) is V and axis in claimed:
+            value = reinterpret(value, axis, src=V, dst=P)
+    return value
+
+
+def reasons(boundary: Boundary) -> dict[str, str]:
+    """Axis, of those on which types are stated, -> why what is claimed there is right."""
+    region = boundary.config.local_map
+    claims = region.claims if region is not None else {}
+    return {axis: why for name, why in claims.items() for axis in boundary.audit.on({name: P})}
+
+
+def unseen_sums(boundary: Boundary, found: Mapping[str, SpmdType], declared: SpmdLayout) -> str:
+    """What to write where the body computes V, and P is declared; "" where that is not what is wrong."""
+    known = boundary.audit.on(declared)
+    axes = [
+        axis for axis in declared if any(known[on] is P and found.get(on) is V for on in boundary.audit.on({axis: P}))
+    ]
+    if not axes:
+        return ""
+    claims = ", ".join(f'"{axis}": "why what each rank computes is its part of the sum"' for axis in axes)
+    return f"local_map.claims = {{{claims}}}, if it is; no rule sees it"

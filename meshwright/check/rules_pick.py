@@ -1,0 +1,176 @@
+"""Indexing by tensors: of places, one for each of several dims, or of yes and no."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from meshwright.check.algebra import Result, propagate
+from meshwright.check.operand import FULL, Cut, Operand, on_dims
+from meshwright.check.rule import pure
+from meshwright.check.rules_view import moved
+from meshwright.check.tag import typed
+from meshwright.check.term import Factor, Label, Labels, Sum, Term
+
+_AHEAD = "take the positions before the dim is cut"
+_MASKED: Sum = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
+
+
+@pure("__getitem__")
+def getitem(input: Operand, index: Any) -> Result:
+    """`:` keeps a dim as it is; what picks positions wants it whole."""
+    items = _spelled_out(input, index if type(index) is tuple else (index,))
+    if all(not isinstance(item, Operand) for item in items):
+        return _sliced(input, items)
+    around = [each for item in items for each in _place_of(item)]
+    kept = input if all(item == FULL for item in around) else _operand(input, around)
+    at, place = [], 0
+    for item in items:
+        if isinstance(item, Operand):
+            at.append(place)
+            place += len(item.shape) if item.dtype is torch.bool else 1
+        elif item is None or isinstance(item, Cut):
+            place += 1
+    tensors = [item for item in items if isinstance(item, Operand)]
+    if any(item.dtype is torch.bool for item in tensors):
+        return _by_mask(kept, at, tensors)
+    return _by_places(kept, at, tensors)
+
+
+@pure("index")
+def index(input: Operand, indices: tuple[Any, ...]) -> Result:
+    """As `input[...]`, with None for a dim that is kept."""
+    return getitem(input, tuple(FULL if each is None else each for each in indices))
+
+
+@pure("slice")
+def slice_(input: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Result:
+    """As `input[start:end:step]` of one dim, which is whole."""
+    at = dim % max(len(input.shape), 1)
+    cut = Cut(start, end, step)
+    whole = start in (None, 0) and end in (None, sys.maxsize) and step == 1
+    return _sliced(input, [FULL if n != at or whole else cut for n in range(len(input.shape))])
+
+
+def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
+    """One item for each dim, a mask for as many as it has, and None for each new one."""
+    if any(type(item) in (tuple, bool) for item in index):
+        raise TypeError("an index that is a list or a bool")
+    for item in index:
+        if isinstance(item, Operand) and (item.dtype is torch.uint8 or (item.dtype is torch.bool and not item.shape)):
+            raise TypeError("an index that is bytes, or one yes or no")
+    given = sum(len(_place_of(item)) for item in index if item is not None and item is not Ellipsis)
+    rest = [FULL] * (len(input.shape) - given)
+    if Ellipsis not in [item for item in index if not isinstance(item, Operand)]:
+        return [*index, *rest]
+    at = next(n for n, item in enumerate(index) if item is Ellipsis)
+    return [*index[:at], *rest, *index[at + 1 :]]
+
+
+def _place_of(item: Any) -> list[Any]:
+    """What stands for an item while the others are taken: a tensor keeps the dims that it picks from."""
+    if isinstance(item, Operand):
+        return [FULL] * (len(item.shape) if item.dtype is torch.bool else 1)
+    return [item]
+
+
+def _sliced(input: Operand, items: list[Any]) -> Result:
+    places: dict[int, int] = {}
+    whole: list[int] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            whole.append(1)
+            continue
+        if isinstance(item, Cut):
+            if item == FULL or not input.layout.sharding(dim):
+                places[dim] = len(whole)
+            whole.append(input.whole[dim] if item == FULL else item.length(input.whole[dim]))
+        dim += 1
+    return moved("indexing", input, places, tuple(whole), _AHEAD)
+
+
+def _operand(input: Operand, items: list[Any]) -> Operand:
+    """What is left of the input after all that is no tensor was taken."""
+    result = _sliced(input, items)
+    assert result.whole is not None
+    shape: list[int] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            shape.append(1)
+            continue
+        if isinstance(item, Cut):
+            shape.append(item.length(input.shape[dim]))
+        dim += 1
+    tag = result.tag
+    layout = tag.layout if tag.factors is None else on_dims(tag.layout, tag.factors)
+    return Operand(tag, tuple(shape), result.whole, input.flows, input.dtype, layout, input.degree)
+
+
+def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
+    """One tensor of places for each of some dims, which are whole; the tensors are spread over each other."""
+    labels = tuple(range(len(input.shape)))
+    count = max(len(each.shape) for each in tensors)
+    picked = tuple(("picked", n) for n in range(count))
+    terms = [Term("input", input, labels)]
+    terms += [Term("index", each, picked[count - len(each.shape) :]) for each in tensors]
+    first = at[0] if at == list(range(at[0], at[0] + len(at))) else 0  # apart, what is picked stands in front
+    others = [label for label in labels if label not in at]
+    before = sum(label < first for label in others)
+    out = (*others[:before], *picked, *others[before:])
+    value = ((Factor(0), *(Factor(n, linear=False) for n in range(1, len(terms)))),)
+    along: dict[Label, str] = dict.fromkeys(at, _AHEAD)
+    return propagate("indexing", terms, value, out, along=along)
+
+
+def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
+    """What a mask says yes to, of dims that are whole; how many depends on values."""
+    if len(tensors) > 1:
+        raise TypeError("a mask beside other tensors")
+    (place,), (mask,) = at, tensors
+    labels = tuple(range(len(input.shape)))
+    masked = labels[place : place + len(mask.shape)]
+    terms = (Term("input", input, labels), Term("index", mask, masked))
+    value = ((Factor(0), Factor(1, linear=False)),)
+    out = (*labels[:place], "picked", *labels[place + len(masked) :])
+    along: dict[Label, str] = dict.fromkeys(masked, "masked_fill or where, which keep the dims")
+    one = propagate("indexing", terms, value, out, along=along, lengths={"picked": 0})
+    if one.tag.factors is not None and one.tag.layout.sharded:
+        raise TypeError("a mask, of a tensor of which a flattened dim is sharded")
+    return Result(typed(one.tag.layout, one.tag.counted), None)
+
+
+def masked_write(input: Operand, index: Any, value: Any) -> Result | None:
+    """`input[mask] = value` where the value has no dim of what the mask picks; None: it is another write."""
+    items = index if type(index) is tuple else (index,)
+    if len(items) != 1 or not isinstance(items[0], Operand) or items[0].dtype is not torch.bool:
+        return None
+    labels = tuple(range(len(input.shape)))
+    dims = len(value.shape) if isinstance(value, Operand) else 0
+    if dims > len(labels) - len(items[0].shape) or not items[0].shape:
+        return None
+    terms = (
+        Term("input", input, labels),
+        Term("index", items[0], labels[: len(items[0].shape)]),
+        Term("value", value, labels[len(labels) - dims :]),
+    )
+    return propagate("a write", terms, _MASKED, labels)
+
+
+def pointed(input: Operand, dim: int, index: Operand) -> tuple[int, Labels]:
+    """The dim, and the labels of an index with places of it: its own where it is shorter in another dim."""
+    count = len(input.shape)
+    at = dim % max(count, 1)
+    if len(index.shape) != count:
+        raise TypeError("an index that has other dims")
+    alike = [mine == its for mine, its in zip(input.whole, index.whole, strict=True)]
+    return at, tuple("picked" if n == at else n if alike[n] else ("short", n) for n in range(count))
+
+
+@pure("index_select")
+def index_select(input: Operand, dim: int, index: Operand) -> Result:
+    """The places `index` of one dim, which is whole."""
+    return _by_places(input, [dim % max(len(input.shape), 1)], [index])

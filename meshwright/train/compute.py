@@ -1,0 +1,108 @@
+"""How blocks and loss are computed: what backward finds kept, and what is compiled. Layouts do not change by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from meshwright.errors import Problem
+from meshwright.models.decoder import Decoder
+from meshwright.train.config import ComputeConfig, TrainConfig
+from meshwright.train.stages import SPLITS_BACKWARD
+
+_aten, _c10d = torch.ops.aten, torch.ops._c10d_functional
+KEPT: Final = frozenset(
+    {
+        _aten.mm.default,
+        _aten.addmm.default,
+        _aten.bmm.default,
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_cudnn_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _c10d.all_reduce.default,
+        _c10d.all_gather_into_tensor.default,
+        _c10d.reduce_scatter_tensor.default,
+        _c10d.all_to_all_single.default,
+    }
+)
+"""What costs most to do twice: matrix products, attention, collectives."""
+
+
+def set_up(model: Decoder, loss: nn.Module, config: ComputeConfig) -> None:
+    """Make the forward of blocks and loss what `config` says. Names of parameters stay."""
+    blocks = list(model.blocks.values())
+    recompute = _RECOMPUTE[config.recompute]
+    for name, block in model.blocks.items():
+        if recompute is not None and int(name) % recompute.every == 0:
+            block.forward = partial(recompute.run, block.forward)
+    if config.compile:
+        for module in (*blocks, loss):
+            module.forward = torch.compile(module.forward, fullgraph=True)
+
+
+def problems(config: TrainConfig) -> list[Problem]:
+    """What cannot be computed together: a schedule that runs the halves of a backward apart, and what has one backward
+    for both."""
+    if config.parallel.pp == 1 or config.parallel.schedule not in SPLITS_BACKWARD:
+        return []
+    return [
+        Problem(
+            where=f"compute.{name}",
+            what=f"{value!r} under the schedule {config.parallel.schedule}",
+            why=f"the schedule runs the gradients of inputs and of weights apart, and {why}",
+            fix=f"{fix}, or --parallel.schedule 1f1b",
+        )
+        for (name, value), (why, fix) in _ONE_BACKWARD.items()
+        if getattr(config.compute, name) == value
+    ]
+
+
+_ONE_BACKWARD: Final[Mapping[tuple[str, object], tuple[str, str]]] = MappingProxyType(
+    {
+        ("compile", True): ("a compiled block has one backward for both", "--compute.no-compile"),
+        ("recompute", "ops"): ("what a block keeps of its ops is handed out once", "--compute.recompute full"),
+        ("reshard", "always"): ("weights would be gone in between", "--compute.reshard auto"),
+    }
+)
+
+
+def _whole(forward: Callable[..., Any], *args: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False)
+
+
+def _without_costly_ops(forward: Callable[..., Any], *args: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=_contexts)
+
+
+def _contexts() -> Any:
+    return create_selective_checkpoint_contexts(_policy)
+
+
+def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@dataclass(frozen=True)
+class _Recompute:
+    """run: a block's forward under checkpointing; every: one block of how many has it."""
+
+    run: Callable[..., Any]
+    every: int = 1
+
+
+_RECOMPUTE: Final[Mapping[str, _Recompute | None]] = MappingProxyType(
+    {
+        "none": None,
+        "full": _Recompute(_whole),
+        "selective": _Recompute(_whole, every=2),
+        "ops": _Recompute(_without_costly_ops),
+    }
+)
