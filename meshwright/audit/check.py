@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from torch import nn
 
 from meshwright.audit.condense import BLOCK, Condensed, condensed
-from meshwright.audit.report import Report, folded
+from meshwright.audit.report import Report, Traffic, folded
 from meshwright.audit.step import RankStep
-from meshwright.audit.storage import Stored, numbers, storage, sums
+from meshwright.audit.storage import Stored, edges, numbers, storage, sums
 from meshwright.audit.traffic import crossings, regions
-from meshwright.audit.whole import passed, path_of
+from meshwright.audit.whole import Calls, passed, path_of
 from meshwright.comm.grid import BASE, ParallelismDims
 from meshwright.errors import ConfigError, MeshwrightError, Problem
-from meshwright.train.assemble import run_dims
+from meshwright.train.assemble import run_dims, storage_policy
 from meshwright.train.config import TrainConfig
 from meshwright.train.numbers import mended
 from meshwright.train.preflight import arithmetic
+from meshwright.train.stages import ORDERS
+from meshwright.types.axes import PP
 
 
 def check(
@@ -31,7 +33,7 @@ def check(
     report = Report(recipe)
     try:
         dims = run_dims(config)
-        report.mesh, report.world = str(dims), dims.world
+        report.mesh, report.world, report.stages = str(dims), dims.world, dims.pp
         report.add(arithmetic(config, dims))
         config = mended(config)
         whole = condensed(config)
@@ -51,19 +53,25 @@ def check(
 
 
 def corners(dims: ParallelismDims) -> tuple[int, ...]:
-    """The first rank, one that differs from it on each axis, and the last."""
+    """The first rank, one that differs from it on each axis, and the last. Of a pipeline the first stage: a module has
+    the same types in any."""
     found, stride = [0], 1
     for axis in reversed(BASE):
-        if dims.base[axis] > 1:
+        if dims.base[axis] > 1 and axis != PP:
             found.append(stride)
         stride *= dims.base[axis]
-    return tuple(sorted({*found, dims.world - 1}))
+    return tuple(sorted({*found, dims.world // dims.pp - 1}))
 
 
 def _rows(config: TrainConfig, dims: ParallelismDims) -> int:
     """Sequences of a data rank in a micro-batch; one, where they do not divide."""
     ranks = dims.dp_replicate * dims.dp_shard
-    return max(1, config.training.batch // (ranks * max(1, config.training.accumulate)))
+    return max(1, config.training.batch // (ranks * _times(config)))
+
+
+def _times(config: TrainConfig) -> int:
+    """Micro-batches of a step."""
+    return max(1, config.training.accumulate * config.parallel.filling)
 
 
 def _length(config: TrainConfig, dims: ParallelismDims) -> int:
@@ -81,7 +89,7 @@ def _types(
 ) -> list[Problem]:
     """The problems of a step on each of `ranks`, by module; notes the traffic."""
     found: list[Problem] = []
-    times = max(1, config.training.accumulate)
+    times = _times(config)
     crossing = passed(whole.model, whole.loss, *_whole_batch(config, dims))
     finished = []
     for number, rank in enumerate(ranks):
@@ -97,13 +105,25 @@ def _types(
                 *crossings(step.model, step.states, step.audit, crossing, times),
                 *crossings(step.loss, {}, step.audit, crossing, times),
                 *regions(step.meter, times),
-                *storage(stored, times),
+                *storage(stored, times, storage_policy(config.compute, dims)),
+                *_edges(config, step, crossing, dims, times),
                 *sums(stored),
                 *numbers(dims),
             ]
             report.traffic = folded(replace(row, module=at) for row in rows for at in step.condensed.places(row.module))
     report.judged, report.typed = tuple(ranks), all(finished)
     return sorted(found, key=_by_module(whole.model))
+
+
+def _edges(
+    config: TrainConfig, step: RankStep, crossing: Calls, dims: ParallelismDims, times: int
+) -> Iterator[Traffic]:
+    """The stream goes on as the last norm finds it."""
+    contract = step.model.norm.contract
+    if contract is not None:
+        stages = ORDERS[config.parallel.schedule].per_rank
+        change = contract.inputs["x"]
+        yield from edges(crossing["norm"][0].inputs["x"], change.src, step.audit.view, dims, times * stages)
 
 
 def _by_module(model: nn.Module) -> Callable[[Problem], tuple[int, int, int]]:

@@ -31,7 +31,10 @@ def show(report: Report, console: Console) -> None:
         else:
             console.print(Text(f"{number}. ").append(_problem(problem)), soft_wrap=True)
     if report.traffic:
-        console.print(_table(report.traffic, None if console.is_terminal else WIDTH), soft_wrap=not console.is_terminal)
+        console.print(
+            _table(report.traffic, report.stages, None if console.is_terminal else WIDTH),
+            soft_wrap=not console.is_terminal,
+        )
 
 
 def _verdict(report: Report) -> Text:
@@ -57,9 +60,10 @@ def _problem(problem: Problem) -> Text:
     return text
 
 
-def _table(rows: list[Traffic], width: int | None) -> Table:
+def _table(rows: list[Traffic], stages: int, width: int | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), width=width)
-    table.add_column("a rank sends, in one step", overflow="fold", ratio=1)
+    of = "a rank sends, in one step" if stages == 1 else "a rank sends, in one step, of what is on its stages"
+    table.add_column(of, overflow="fold", ratio=1)
     table.add_column("times", justify="right")
     for direction in ("forward", "backward"):
         table.add_column(direction, no_wrap=True, min_width=14)

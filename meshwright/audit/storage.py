@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 
 from meshwright.audit.condense import Condensed
 from meshwright.audit.meter import sent
 from meshwright.audit.report import Traffic
+from meshwright.audit.whole import Seen
 from meshwright.backends.fsdp import Fsdp
 from meshwright.backends.parallelize import StateInfo, States
-from meshwright.backends.storage import SHARD_DIM, Replicated, contributes
+from meshwright.backends.storage import SHARD_DIM, Replicated, StoragePolicy, contributes
 from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.comm.scope import View
 from meshwright.errors import Problem
 from meshwright.models.decoder import Decoder
 from meshwright.train.loss import LOSS
-from meshwright.types.axes import DP_REPLICATE, DP_SHARD
+from meshwright.types.axes import DP_REPLICATE, DP_SHARD, PP
 from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
@@ -48,7 +52,12 @@ class Stored:
         each = param.numel() // max(rows, 1)
         return -(-rows // self.dims.dp_shard) * each * param.element_size()
 
-    def groups(self) -> Iterator[tuple[str, list[str], bool]]:
+    def bytes_of(self, names: Sequence[str], dtype: torch.dtype | None) -> int:
+        """Bytes of parameters at rest, as numbers of `dtype`."""
+        kept = ((self.kept(name), self.params[name].element_size()) for name in names)
+        return sum(size // each * (dtype.itemsize if dtype else each) for size, each in kept)
+
+    def groups(self, policy: StoragePolicy) -> Iterator[tuple[str, list[str], bool]]:
         """Module, its parameters, and whether they are freed after forward: what is gathered as one."""
         names = {id(param): name for name, param in self.params.items()}
         paths = {id(module): path for path, module in self.model.named_modules()}
@@ -58,17 +67,25 @@ class Stored:
             held = [names[id(param)] for module in block for param in module.parameters() if names[id(param)] in left]
             for name in held:
                 del left[name]
-            yield " + ".join(paths[id(module)] for module in block), held, number < len(blocks) - 1
+            yield (
+                " + ".join(paths[id(module)] for module in block),
+                held,
+                policy.frees if number < len(blocks) - 1 else policy.frees_last,
+            )
         if left:
             yield type(self.model).__name__, list(left), False
 
 
-def storage(stored: Stored, times: int) -> Iterator[Traffic]:
-    """Gathers of parameters and sums of their gradients over the data axes, as FSDP makes them."""
+def storage(stored: Stored, times: int, policy: StoragePolicy) -> Iterator[Traffic]:
+    """Gathers of parameters and sums of their gradients over the data axes, as FSDP makes them.
+
+    times: micro-batches; a pipeline gathers once for all of them.
+    """
     dims = stored.dims
-    for path, names, freed in stored.groups():
-        size = sum(map(stored.kept, names))
-        trained = sum(stored.kept(name) for name in names if stored.states[name].trained)
+    times = times if dims.pp == 1 else 1
+    for path, names, freed in stored.groups(policy):
+        size = stored.bytes_of(names, policy.precision)
+        trained = stored.bytes_of([name for name in names if stored.states[name].trained], policy.reduce_precision)
         if dims.dp_shard > 1:
             each = sent("all_gather", dims.dp_shard, size)
             yield _row(path, "parameters", DP_SHARD, "all_gather", "all_gather" if freed else "", times, each, each)
@@ -97,8 +114,20 @@ def _owed(info: StateInfo, dims: ParallelismDims) -> list[str]:
     return [axis for axis, kind in info.layout.items() if kind is R and axis not in owned]
 
 
+def edges(stream: Seen, layout: SpmdLayout, view: View, dims: ParallelismDims, times: int) -> Iterator[Traffic]:
+    """What goes from stage to stage of a pipeline, and its gradient back.
+
+    times: micro-batches, of all stages of a rank. stream: at a boundary between layers; layout: as it is declared there.
+    """
+    if dims.pp > 1:
+        size = math.prod(stream.part(layout, view)) * stream.dtype.itemsize
+        yield _row("pipeline", "stream", PP, "send", "send", times, size, size)
+
+
 def numbers(dims: ParallelismDims) -> Iterator[Traffic]:
     """The count of valid tokens, the loss that is shown, and the norm of all gradients."""
+    if dims.pp > 1:
+        yield _row("optimizer", "loss", PP, "all_reduce", "", 1, sent("all_reduce", dims.pp, _FLOAT), 0)
     degrees: Mapping[str, int] = dims.degrees(DENSE)
     for axis in LOSS.partial:
         if degrees[axis] > 1:

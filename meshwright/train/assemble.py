@@ -102,7 +102,7 @@ def processes_backend(
     compute: ComputeConfig = _AS_AT_REST,
 ) -> tuple[Backend, Transport]:
     """The backend of that name over torch process groups, and the axis of all ranks."""
-    policy = _policy(compute, dims)
+    policy = storage_policy(compute, dims)
     stored = dims.dp_replicate * dims.dp_shard > 1 or policy.offload or policy.precision is not None
     groups = ProcessGroups(dims, device_type, stored=stored)
     mesh = groups.stage_mesh
@@ -113,8 +113,10 @@ def processes_backend(
     return _DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
 
 
-def _policy(compute: ComputeConfig, dims: ParallelismDims) -> StoragePolicy:
-    """A pipeline passes many micro-batches in any order: freed in between, a block would be gathered for each."""
+def storage_policy(compute: ComputeConfig, dims: ParallelismDims) -> StoragePolicy:
+    """What a recipe says of storage.
+
+    A pipeline passes many micro-batches in any order: freed in between, a block would be gathered for each."""
     auto = compute.reshard == "auto"
     frees = compute.reshard == "always" or (auto and dims.pp == 1)
     return StoragePolicy(
