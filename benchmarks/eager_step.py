@@ -41,10 +41,10 @@ def fake_world() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def batch_of(rows: int, vocab: int) -> Batch:
-    """One micro-batch of this rank, [rows, LENGTH]."""
-    tokens = torch.randint(vocab, (rows, LENGTH), generator=torch.Generator().manual_seed(0))
-    positions = torch.arange(LENGTH).expand(rows, LENGTH).contiguous()
+def batch_of(rows: int, vocab: int, length: int = LENGTH) -> Batch:
+    """One micro-batch of this rank, [rows, length]."""
+    tokens = torch.randint(vocab, (rows, length), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(length).expand(rows, length).contiguous()
     return Batch(tokens, tokens.roll(-1, 1), positions, torch.zeros_like(tokens))
 
 

@@ -134,6 +134,14 @@ def _check(arguments: Sequence[str]) -> int:
     return 0 if report.right else 1
 
 
+def _parity(arguments: Sequence[str]) -> int:
+    if _asks_for_help("parity", arguments):
+        return 0
+    from meshwright import parity
+
+    return parity.run(arguments)
+
+
 def _asks_for_help(word: str, arguments: Sequence[str]) -> bool:
     """Whether the help of a command was asked for; it is shown then."""
     asked = bool(arguments) and arguments[0] in HELP
@@ -203,6 +211,17 @@ COMMANDS = {
         summary="judge a recipe's layouts and types, and say what its ranks send; without devices",
         run=_check,
         more=("It ends with 0 if all is right, with 1 if anything is wrong. --json prints one JSON document.",),
+    ),
+    "parity": Command(
+        usage="meshwright parity RECIPE [--ranks N] [--all] [--layout X] [--fast] [--json] [--section.field value ...]",
+        summary="hold layouts and backends of a recipe, made small, against one device: loss, gradients, weights",
+        run=_parity,
+        more=(
+            "--ranks N tries a covering set of layouts of at most N ranks (default 4, at most 8), with --all all of",
+            "them; --layout dp_shard=2,tp=2 that one (repeat it). --backends spmd_types,full_dtensor,partial_dtensor:",
+            "some of them. --fast: simulated ranks, without processes, FSDP and pipelines. --json prints one JSON",
+            "document. It ends with 0 if every cell is as one device, with 1 if any is not.",
+        ),
     ),
 }
 """The commands, in the order in which the help lists them."""

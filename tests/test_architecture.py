@@ -35,7 +35,8 @@ BELOW: Mapping[str, tuple[str, ...]] = {
     "train": ("train/data", "backends", "models", "core", "comm", "types", "errors", "terminal", "recipes", "version"),
     "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors", "codes"),
     "recipes": ("train", "models", "errors"),
-    "cli": ("recipes", "flags", "audit", "train", "terminal", "errors", "version"),
+    "parity": ("recipes", "flags", "train", "train/data", "comm", "types", "errors", "terminal"),
+    "cli": ("recipes", "flags", "audit", "parity", "train", "terminal", "errors", "version"),
     "__main__": ("cli",),
 }
 """Room -> the rooms that it may import from; its own goes without saying."""

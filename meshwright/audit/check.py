@@ -13,10 +13,12 @@ from meshwright.audit.step import RankStep
 from meshwright.audit.storage import Stored, edges, numbers, storage, sums
 from meshwright.audit.traffic import crossings, regions
 from meshwright.audit.whole import Calls, passed, path_of
+from meshwright.backends.torch_releases import warn_of_untested
 from meshwright.comm.grid import BASE, ParallelismDims
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.train.assemble import run_dims, storage_policy
 from meshwright.train.config import TrainConfig
+from meshwright.train.loss import roots
 from meshwright.train.numbers import mended
 from meshwright.train.preflight import arithmetic
 from meshwright.train.stages import ORDERS
@@ -30,12 +32,13 @@ def check(
 
     All that is wrong is in the report; nothing is raised for it.
     """
+    warn_of_untested()
     report = Report(recipe)
     try:
         dims = run_dims(config)
         report.mesh, report.world, report.stages = str(dims), dims.world, dims.pp
         report.add(arithmetic(config, dims))
-        config = mended(config)
+        config = _in_parts(mended(config), dims)
         whole = condensed(config)
         roots = [
             spread
@@ -80,6 +83,13 @@ def _length(config: TrainConfig, dims: ParallelismDims) -> int:
     return max(1, -(-config.training.length // parts)) * parts
 
 
+def _in_parts(config: TrainConfig, dims: ParallelismDims) -> TrainConfig:
+    """The recipe, its loss over all tokens where the tokens do not divide into its chunks."""
+    if _length(config, dims) // dims.cp % config.compute.loss_chunks == 0:
+        return config
+    return replace(config, compute=replace(config.compute, loss_chunks=1))
+
+
 def _whole_batch(config: TrainConfig, dims: ParallelismDims) -> tuple[int, int]:
     return _rows(config, dims) * dims.dp_replicate * dims.dp_shard, _length(config, dims)
 
@@ -102,8 +112,11 @@ def _types(
         if number == 0:
             stored = Stored(step.condensed, step.states, dims)
             rows = [
-                *crossings(step.model, step.states, step.audit, crossing, times),
-                *crossings(step.loss, {}, step.audit, crossing, times),
+                *(
+                    row
+                    for root in roots(step.model, step.loss)
+                    for row in crossings(root, step.states, step.audit, crossing, times)
+                ),
                 *regions(step.meter, times),
                 *storage(stored, times, storage_policy(config.compute, dims)),
                 *_edges(config, step, crossing, dims, times),

@@ -25,10 +25,13 @@ BLOCK: Final = re.compile(r"^blocks\.(\d+)")
 
 @dataclass(frozen=True)
 class Condensed:
-    """A model on meta with global shapes, its loss, and for each of its blocks those of the run that it stands for."""
+    """A model on meta with global shapes, and for each of its blocks those of the run that it stands for.
+
+    loss: None where the head has it in itself.
+    """
 
     model: Decoder
-    loss: CrossEntropy
+    loss: CrossEntropy | None
     stands_for: Sequence[range]
 
     def places(self, path: str) -> list[str]:
@@ -49,7 +52,7 @@ def condensed(config: TrainConfig) -> Condensed:
     stands_for = runs(modules.blocks)
     modules.blocks = [modules.blocks[numbers.start] for numbers in stands_for]
     with torch.device("meta"):
-        return Condensed(modules.build(), loss.build(), stands_for)
+        return Condensed(modules.build(), loss.build() if loss is not None else None, stands_for)
 
 
 def runs(blocks: Sequence[Any]) -> list[range]:

@@ -28,6 +28,7 @@ from meshwright.comm.shapes import shape_view
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.train.config import TrainConfig
 from meshwright.train.gradients import Gradients, clip
+from meshwright.train.loss import roots, token_losses
 from meshwright.train.optimizer import adamw
 from meshwright.types.kinds import P, R
 
@@ -52,7 +53,7 @@ class RankStep:
         self.model, self.loss = self.condensed.model, self.condensed.loss
         self._tell = tell
         unjudged: set[str] = set()
-        for root in (self.model, self.loss):
+        for root in roots(self.model, self.loss):
             problems, found = repair(root, dims, DENSE)
             unjudged |= found
             for problem in problems:
@@ -69,7 +70,8 @@ class RankStep:
             meter=self.meter,
         )
         self.states: States = parallelize(self.model, self.audit)
-        parallelize(self.loss, self.audit)
+        if self.loss is not None:
+            parallelize(self.loss, self.audit)
         self.audit.watch(self.model)
         self.world = shape_view(dims, rank, WORLD)["world"]
 
@@ -95,8 +97,7 @@ class RankStep:
             self.audit.report = report
             try:
                 self._state_types()
-                total = self.loss(self.model(tokens, positions, documents), labels)
-                self._update(total)
+                self._update(token_losses(self.model, self.loss, tokens, labels, positions, documents))
             except Lost:
                 return False
             except SpmdTypeError as error:

@@ -117,7 +117,7 @@ def _owed(info: StateInfo, dims: ParallelismDims) -> list[str]:
 def edges(stream: Seen, layout: SpmdLayout, view: View, dims: ParallelismDims, times: int) -> Iterator[Traffic]:
     """What goes from stage to stage of a pipeline, and its gradient back.
 
-    times: micro-batches, of all stages of a rank. stream: at a boundary between layers; layout: as it is declared there.
+    times: micro-batches, of all stages of a rank. stream: at a boundary between layers; layout: as declared there.
     """
     if dims.pp > 1:
         size = math.prod(stream.part(layout, view)) * stream.dtype.itemsize

@@ -15,7 +15,7 @@ from meshwright.comm.scope import View
 from meshwright.core.tree import map_tree
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
-from meshwright.train.loss import CrossEntropy
+from meshwright.train.loss import CrossEntropy, roots, token_losses
 from meshwright.types.layout import SpmdLayout
 
 
@@ -53,7 +53,7 @@ Calls = Mapping[str, Sequence[Passed]]
 """Module path -> what passes through it in each of its calls."""
 
 
-def passed(model: Decoder, loss: CrossEntropy, rows: int, length: int) -> Calls:
+def passed(model: Decoder, loss: CrossEntropy | None, rows: int, length: int) -> Calls:
     """What passes through every module for `rows` sequences of `length` tokens; model and loss on meta, whole.
 
     Errors: `ConfigError` where forward fails.
@@ -71,12 +71,12 @@ def passed(model: Decoder, loss: CrossEntropy, rows: int, length: int) -> Calls:
 
         module.register_forward_hook(note, with_kwargs=True)
 
-    for root in (model, loss):
+    for root in roots(model, loss):
         for name, module in root.named_modules():
             watch(name, module)
     tokens = torch.empty(rows, length, dtype=torch.int64, device="meta")
     try:
-        loss(model(tokens, tokens, tokens), tokens)
+        token_losses(model, loss, tokens, tokens, tokens, tokens)
     except MeshwrightError:
         raise
     except Exception as error:

@@ -7,10 +7,10 @@ Redistribution happens at declared boundaries alone; an op that would need anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
-from typing import ClassVar
+from functools import reduce, wraps
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -19,13 +19,14 @@ from torch.distributed.tensor._utils import ExplicitRedistributionContext
 
 from meshwright.backends.erased import Erased
 from meshwright.backends.placements import Placements, demand_placed, placements, redistribute, unwrap, wrap
+from meshwright.backends.rows import LinearByRows
 from meshwright.backends.storage import Storage
 from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.transport import Transport
 from meshwright.core.boundary import Crossing, Crossings, install
 from meshwright.core.contract import Contract
-from meshwright.types.axes import TP, TP_COPY, TP_KV
+from meshwright.types.axes import CP, TP, TP_COPY, TP_KV
 from meshwright.types.kinds import P, R, Shard
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
@@ -74,6 +75,8 @@ class DTensors(Erased):
             super().install(module, contract, path)
         elif contract.region is None:
             install(module, contract, self._boundary(path), path)
+            if CP in self.tracked and self.dims.cp > 1 and contract.states:
+                module.forward = _by_rows(module.forward)
         else:
             install(module, contract, self._region(path), path)
 
@@ -81,7 +84,7 @@ class DTensors(Erased):
         """Around a forward on DTensors."""
 
         def argument(name: str, change: Transition) -> Crossing:
-            return self._carries(change, f"{path}.{name}")
+            return self._carries(change, _argument(path, name))
 
         def state(name: str, change: Transition) -> Crossing:
             return _chain(self.cross(change), self._wraps(change.dst, f"{path}.{name}"))
@@ -95,7 +98,7 @@ class DTensors(Erased):
         """Around a forward on plain tensors, whose states are plain already."""
 
         def argument(name: str, change: Transition) -> Crossing:
-            return _chain(self._carries(change, f"{path}.{name}"), self._unwraps(change.dst))
+            return _chain(self._carries(change, _argument(path, name)), self._unwraps(change.dst))
 
         def output(change: Transition) -> Crossing:
             what = f"{path}: what forward returns"
@@ -149,6 +152,22 @@ class PartialDTensor(DTensors):
     """DTensors over tp alone: data axes and cp are out of band."""
 
     tracked = frozenset({TP, TP_KV, TP_COPY})
+
+
+def _by_rows(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Around the call itself, since a checkpointed block runs again in another thread."""
+
+    @wraps(forward)
+    def by_rows(*args: Any, **kwargs: Any) -> Any:
+        with LinearByRows():
+            return forward(*args, **kwargs)
+
+    return by_rows
+
+
+def _argument(path: str, name: str) -> str:
+    """How an error names an argument of a module: by its path, and the field that declares it."""
+    return f"{path}: argument {name!r}, declared by sharding_config.in_src_shardings[{name!r}]"
 
 
 def _chain(*crossings: Crossing | None) -> Crossing:

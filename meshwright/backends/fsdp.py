@@ -116,9 +116,8 @@ class Fsdp(Storage):
         _finish_backward(model, False)
         yield
         _finish_backward(model, True)
-        for module in _fsdp_modules(model):
-            for group in module._get_fsdp_state()._fsdp_param_groups:
-                group.post_backward()
+        for group in _fsdp_groups(model):
+            group.post_backward()
         model._get_fsdp_state()._root_post_backward_final_callback()
 
     def accumulate(self, model: nn.Module, last: bool) -> None:
@@ -137,7 +136,12 @@ def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
+def _fsdp_groups(model: nn.Module) -> list[Any]:
+    """Each once: modules that are gathered together share theirs."""
+    groups = (group for module in _fsdp_modules(model) for group in module._get_fsdp_state()._fsdp_param_groups)
+    return list(dict.fromkeys(groups))
+
+
 def _fsdp_params(model: nn.Module) -> Iterator[Any]:
-    for module in _fsdp_modules(model):
-        for group in module._get_fsdp_state()._fsdp_param_groups:
-            yield from group.fsdp_params
+    for group in _fsdp_groups(model):
+        yield from group.fsdp_params

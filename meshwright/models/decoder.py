@@ -48,6 +48,7 @@ class Decoder(Module):
     stream[B, L, dim], units: where other ranks hold other layers, what the layer before the first of `units` gave, and
     the units to run: 0 the embedding, then each block, the last the norm with the head. Without the last it returns
     the stream. Then positions and documents are given.
+    labels[B, L]: for a head that has the loss in itself: then it returns the sum of the token losses.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -115,6 +116,7 @@ class Decoder(Module):
         documents: Tensor | None = None,
         stream: Tensor | None = None,
         units: range | None = None,
+        labels: Tensor | None = None,
     ) -> Tensor:
         units = self.units if units is None else units
         if tokens is not None and positions is None:
@@ -128,4 +130,6 @@ class Decoder(Module):
         for name, block in self.blocks.items():
             if int(name) + 1 in units:
                 x = block(x, cosine, sine, mask)
-        return self.head(self.norm(x)) if self.units[-1] in units else x
+        if self.units[-1] not in units:
+            return x
+        return self.head(self.norm(x)) if labels is None else self.head(self.norm(x), labels)

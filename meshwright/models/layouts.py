@@ -150,10 +150,8 @@ def head(plan: Plan, *, bias: bool = False) -> ShardingConfig:
 
 def decoder(plan: Plan) -> ShardingConfig:
     """Tokens, and where they stand, or the stream of the layers before. What it returns the last module declares."""
-    tokens = activation(R)
-    return ShardingConfig(
-        in_src_shardings={"tokens": tokens, "positions": tokens, "documents": tokens, "stream": plan.residual}
-    )
+    of_tokens = dict.fromkeys(("tokens", "positions", "documents", "labels"), activation(R))
+    return ShardingConfig(in_src_shardings={**of_tokens, "stream": plan.residual})
 
 
 def visible() -> ShardingConfig:

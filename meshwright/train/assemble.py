@@ -24,6 +24,7 @@ from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
 from meshwright.train import compute as computing
+from meshwright.train.chunked import chunked
 from meshwright.train.config import BackendName, ComputeConfig, TrainConfig
 from meshwright.train.gradients import Gradients, Shared
 from meshwright.train.loss import CrossEntropy, loss_sharding
@@ -38,10 +39,13 @@ _AS_AT_REST: Final = ComputeConfig()
 
 @dataclass(frozen=True)
 class Assembly:
-    """One rank's run. model and loss take plain local tensors; states: the parameters and buffers by name."""
+    """One rank's run. model and loss take plain local tensors; states: the parameters and buffers by name.
+
+    loss: None where the head has it in itself, as with `compute.loss_chunks`.
+    """
 
     model: Decoder
-    loss: CrossEntropy
+    loss: CrossEntropy | None
     passes: Passes
     backend: Backend
     states: States
@@ -66,8 +70,11 @@ def run_dims(config: TrainConfig) -> ParallelismDims:
     )
 
 
-def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config]:
-    """The module configs with their shardings. Errors: `ConfigError` where `layouts` fails."""
+def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config | None]:
+    """The module configs with their shardings; no loss, where the head has it in itself.
+
+    Errors: `ConfigError` where `layouts` fails.
+    """
     modules = config.model.modules()
     plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
     try:
@@ -84,14 +91,17 @@ def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config]:
                 fix="begin it with spec.declare(modules, plan), then change what is to be changed",
             )
         ) from error
+    if config.compute.loss_chunks > 1:
+        modules.head = chunked(modules.head, config.compute.loss_chunks)
+        return modules, None
     return modules, CrossEntropy.Config(vocab=config.model.vocab, sharding_config=loss_sharding())
 
 
-def on_meta(config: TrainConfig) -> tuple[Decoder, CrossEntropy]:
+def on_meta(config: TrainConfig) -> tuple[Decoder, CrossEntropy | None]:
     """Model and loss with global shapes and no memory."""
     modules, loss = declared(config)
     with torch.device("meta"):
-        return modules.build(), loss.build()
+        return modules.build(), loss.build() if loss is not None else None
 
 
 def processes_backend(
@@ -147,7 +157,8 @@ def assemble(config: TrainConfig, backend: Backend, world: Transport, device: to
     model, loss = on_meta(config)
     cuts = _keep_own_stages(config, model, backend.pipeline)
     states = parallelize(model, backend)
-    parallelize(loss, backend)
+    if loss is not None:
+        parallelize(loss, backend)
     backend.store(model, model.storage_blocks())
     materialise(model, backend, states, device, config.training.seed)
     computing.set_up(model, loss, config.compute)

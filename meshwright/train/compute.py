@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from meshwright.errors import Problem
 from meshwright.models.decoder import Decoder
+from meshwright.train.chunked import ChunkedHead
 from meshwright.train.config import ComputeConfig, TrainConfig
 from meshwright.train.stages import SPLITS_BACKWARD
 
@@ -36,16 +37,23 @@ KEPT: Final = frozenset(
 """What costs most to do twice: matrix products, attention, collectives."""
 
 
-def set_up(model: Decoder, loss: nn.Module, config: ComputeConfig) -> None:
-    """Make the forward of blocks and loss what `config` says. Names of parameters stay."""
+def set_up(model: Decoder, loss: nn.Module | None, config: ComputeConfig) -> None:
+    """Make the forward of blocks and loss what `config` says. Names of parameters stay.
+
+    Of the parts of a head with its loss nothing is kept but their losses.
+    """
     blocks = list(model.blocks.values())
+    head = model.head if isinstance(model.head, ChunkedHead) else None
     recompute = _RECOMPUTE[config.recompute]
     for name, block in model.blocks.items():
         if recompute is not None and int(name) % recompute.every == 0:
             block.forward = partial(recompute.run, block.forward)
     if config.compile:
-        for module in (*blocks, loss):
-            module.forward = torch.compile(module.forward, fullgraph=True)
+        ends = [(loss, "forward")] if loss is not None else [(head, "part")] if head is not None else []
+        for module, name in (*((block, "forward") for block in blocks), *ends):
+            setattr(module, name, torch.compile(getattr(module, name), fullgraph=True))
+    if head is not None:
+        head.part = partial(_whole, head.part)  # type: ignore[method-assign]
 
 
 def problems(config: TrainConfig) -> list[Problem]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from meshwright.comm.transport import Transport
 from meshwright.core.module import Module
 from meshwright.core.place import Place
 from meshwright.core.sharding import LocalMapConfig, ShardingConfig
+from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import activation
 from meshwright.train.data.packing import IGNORE
 from meshwright.types.axes import CP, DP, TP
@@ -64,10 +67,39 @@ class CrossEntropy(Module):
             self.columns = place.inputs["logits"].span(2, self.config.vocab, degree, index)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        logits, labels = logits.flatten(0, -2).float(), labels.flatten()
-        if not self.axes:
-            return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-        return _SplitCrossEntropy.apply(logits, labels, self.columns, self.axes)
+        return cross_entropy(logits, labels, self.columns, self.axes)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, columns: range, axes: tuple[Transport, ...]) -> Tensor:
+    """As `CrossEntropy`. columns: those of the vocabulary that the logits are of; the others are on ranks of `axes`."""
+    logits, labels = logits.flatten(0, -2).float(), labels.flatten()
+    if not axes:
+        return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+    return _SplitCrossEntropy.apply(logits, labels, columns, axes)
+
+
+def roots(model: Decoder, loss: CrossEntropy | None) -> list[Module]:
+    """What is called one after the other. loss: None where the head has it in itself."""
+    return [model] if loss is None else [model, loss]
+
+
+def token_losses(
+    model: Decoder,
+    loss: CrossEntropy | None,
+    tokens: Tensor,
+    labels: Tensor,
+    positions: Tensor,
+    documents: Tensor,
+) -> Tensor:
+    """The sum of the token losses of a micro-batch, by what `roots` are called."""
+    if loss is None:
+        return model(tokens, positions, documents, labels=labels)
+    return loss(model(tokens, positions, documents), labels)
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, from the first to the last."""
+    return functools.reduce(torch.add, parts)
 
 
 def _named(axes: tuple[Transport, ...]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ from meshwright.backends.base import Backend
 from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import activation
 from meshwright.train.data import Batch
-from meshwright.train.loss import CrossEntropy
+from meshwright.train.loss import CrossEntropy, token_losses, total
 from meshwright.types.kinds import R
 
 INPUT = activation(R)
@@ -36,7 +35,7 @@ class Passes(ABC):
 class Whole(Passes):
     """All layers on this rank: one micro-batch after the other."""
 
-    def __init__(self, model: Decoder, loss: CrossEntropy, backend: Backend, device: torch.device) -> None:
+    def __init__(self, model: Decoder, loss: CrossEntropy | None, backend: Backend, device: torch.device) -> None:
         self.model, self.loss, self.backend, self.device = model, loss, backend, device
 
     def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
@@ -53,9 +52,4 @@ class Whole(Passes):
             self.backend.enter(part.to(self.device, non_blocking=True), INPUT)
             for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
         )
-        return self.backend.leave(self.loss(self.model(tokens, positions, documents), labels))
-
-
-def total(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, from the first to the last."""
-    return functools.reduce(torch.add, parts)
+        return self.backend.leave(token_losses(self.model, self.loss, tokens, labels, positions, documents))

@@ -17,9 +17,10 @@ from meshwright.backends.base import Backend
 from meshwright.comm.process_groups import ProcessGroup
 from meshwright.models.decoder import Decoder
 from meshwright.train.data import Batch
-from meshwright.train.loss import CrossEntropy
-from meshwright.train.passes import INPUT, Passes, total
+from meshwright.train.loss import CrossEntropy, total
+from meshwright.train.passes import INPUT, Passes
 from meshwright.train.stages import ORDERS, Schedule, rank_of, stages_of
+from meshwright.types.layout import SpmdLayout
 
 _SCHEDULES: Final[Mapping[Schedule, Any]] = MappingProxyType(
     {
@@ -33,26 +34,29 @@ _SCHEDULES: Final[Mapping[Schedule, Any]] = MappingProxyType(
 
 
 class Stage(nn.Module):
-    """A run of the decoder's units, from plain tensors to plain tensors: tokens or the stream, to the stream or logits.
+    """A run of the decoder's units, from plain tensors to plain tensors: tokens or the stream, to the stream or logits,
+    or to the sum of token losses where the head has the loss in itself.
 
     It shares its modules with the decoder of the rank, and runs them through it.
     """
 
-    def __init__(self, model: Decoder, backend: Backend, units: range) -> None:
+    def __init__(self, model: Decoder, backend: Backend, units: range, *, scored: bool) -> None:
         super().__init__()
         self.held = nn.ModuleList(model.parts(units))
         self.units, self.backend, self.is_first = units, backend, units[0] == model.units[0]
+        self.takes_labels = scored and units[-1] == model.units[-1]
         self.run = model.__call__  # not a child: its parameters are those of all stages of the rank
         assert model.contract is not None
         self.stream = model.contract.inputs["stream"].src
 
-    def forward(self, x: Tensor, positions: Tensor, documents: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
         enter = self.backend.enter
         places = enter(positions, INPUT), enter(documents, INPUT)
+        wanted = enter(labels, INPUT) if self.takes_labels else None
         if self.is_first:
-            out = self.run(enter(x, INPUT), *places, units=self.units)
+            out = self.run(enter(x, INPUT), *places, units=self.units, labels=wanted)
         else:
-            out = self.run(None, *places, stream=enter(x, self.stream), units=self.units)
+            out = self.run(None, *places, stream=enter(x, self.stream), units=self.units, labels=wanted)
         return self.backend.leave(out)
 
 
@@ -65,7 +69,7 @@ class Pipeline(Passes):
     def __init__(
         self,
         model: Decoder,
-        loss: CrossEntropy,
+        loss: CrossEntropy | None,
         backend: Backend,
         device: torch.device,
         schedule: Schedule,
@@ -74,10 +78,8 @@ class Pipeline(Passes):
     ) -> None:
         self.model, self.loss, self.backend, self.device = model, loss, backend, device
         self.schedule, self.cuts, self.dtype = schedule, cuts, dtype
-        assert loss.contract is not None
-        self.logits = loss.contract.inputs["logits"].src
         own = stages_of(backend.pipeline.index, backend.pipeline.size, ORDERS[schedule])
-        self.stages = {stage: Stage(model, backend, cuts[stage]) for stage in own}
+        self.stages = {stage: Stage(model, backend, cuts[stage], scored=loss is None) for stage in own}
         self.valid = torch.ones(())
         self.running: dict[tuple[int, ...], Any] = {}  # number of micro-batches and shape of their rows -> schedule
 
@@ -95,6 +97,7 @@ class Pipeline(Passes):
                 *([whole.tokens] if first else []),
                 positions=whole.positions,
                 documents=whole.documents,
+                labels=whole.labels,
                 target=whole.labels if last else None,
                 losses=found if last else None,
                 return_outputs=False,
@@ -110,19 +113,22 @@ class Pipeline(Passes):
             if stage in self.stages:
                 if stage > 0 and (before := rank_of(stage - 1, pipeline.size, order)) != here:
                     x = pipeline.recv(self._edge(batch, stage, self.device), before)
-                x = self.stages[stage](x, positions, documents)
+                x = self.stages[stage](x, positions, documents, labels)
                 if stage < len(self.cuts) - 1 and (after := rank_of(stage + 1, pipeline.size, order)) != here:
                     pipeline.send(x, after)
         if len(self.cuts) - 1 in self.stages:
             return self._loss(x, labels)
         return torch.zeros((), device=self.device)
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _loss(self, out: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the token losses, from what the last stage gives."""
+        if self.loss is None:
+            return out
         enter = self.backend.enter
-        return self.backend.leave(self.loss(enter(logits, self.logits), enter(labels, INPUT)))
+        return self.backend.leave(self.loss(enter(out, _logits(self.loss)), enter(labels, INPUT)))
 
-    def _divided(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return self._loss(logits, labels) / self.valid
+    def _divided(self, out: Tensor, labels: Tensor) -> Tensor:
+        return self._loss(out, labels) / self.valid
 
     def _schedule(self, count: int, like: Batch) -> Any:
         """Fixed for one number and shape of micro-batches: what the edges carry is stated, not found out."""
@@ -146,15 +152,23 @@ class Pipeline(Passes):
         )
 
     def _edge(self, like: Batch, stage: int, device: torch.device | str = "meta") -> Tensor:
-        """What goes into a stage, local and empty; for the stage behind the last the logits."""
+        """What goes into a stage, local and empty; for the stage behind the last what the loss is made of."""
         view, config = self.backend.view, self.model.config
         rows, length = like.tokens.shape
-        last = stage == len(self.cuts)
-        features = config.head.out_features if last else config.head.in_features
+        features, layout = config.head.in_features, next(iter(self.stages.values())).stream
+        if stage == len(self.cuts):
+            if self.loss is None:
+                return torch.empty((), device=device, requires_grad=True)
+            features, layout = config.head.out_features, _logits(self.loss)
         shape = (rows * view["dp"].size, length * view["cp"].size, features)
-        layout = self.logits if last else next(iter(self.stages.values())).stream
         local = layout.local_shape(shape, view.degree, view.index)
         return torch.empty(local, dtype=self.dtype, device=device, requires_grad=True)
+
+
+def _logits(loss: CrossEntropy) -> SpmdLayout:
+    """How the loss takes its logits."""
+    assert loss.contract is not None
+    return loss.contract.inputs["logits"].src
 
 
 def _fields(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from meshwright.models.decoder import Decoder
 from meshwright.train import compute, numbers, stages
 from meshwright.train.assemble import local_backend, on_meta, run_dims
 from meshwright.train.config import TrainConfig
-from meshwright.train.loss import CrossEntropy
+from meshwright.train.loss import CrossEntropy, roots, token_losses
 
 
 def preflight(config: TrainConfig, world: int, where: str = "launch.processes") -> None:
@@ -27,7 +27,7 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
     backend = local_backend(dims, 0, shape_view(dims, 0))
     model, loss = on_meta(config)
     problems = arithmetic(config, dims)
-    for module in (model, loss):
+    for module in roots(model, loss):
         try:
             parallelize(module, backend)
         except ConfigError as error:
@@ -111,7 +111,23 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 " or --parallel.no-sequence-parallel",
             )
         )
+    each, chunks = training.length // dims.cp, config.compute.loss_chunks
+    if training.length % dims.cp == 0 and each % chunks:
+        problems.append(
+            Problem(
+                where="compute.loss_chunks",
+                what=f"{each} tokens of a sequence on a rank do not divide into {chunks} chunks",
+                why="every chunk has an equal part of each sequence",
+                fix=f"compute.loss_chunks = one of {_divisors(each, chunks)}",
+            )
+        )
     return problems
+
+
+def _divisors(number: int, near: int) -> str:
+    """Those that are nearest to `near`."""
+    found = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
+    return ", ".join(map(str, sorted(sorted(found, key=lambda divisor: abs(divisor - near))[:3])))
 
 
 def _multiples(number: int, of: int) -> str:
@@ -120,7 +136,7 @@ def _multiples(number: int, of: int) -> str:
     return ", ".join(str(legal) for legal in (below, below + of, below + 2 * of) if legal > 0)
 
 
-def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy, backend: Backend) -> None:
+def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy | None, backend: Backend) -> None:
     """One micro-batch through rank 0's part of the model, on meta."""
     training = config.training
     rows = training.batch // (backend.view["dp"].size * training.accumulate)
@@ -128,7 +144,7 @@ def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy, backend
     tokens = torch.empty(rows, length, dtype=torch.int64, device="meta")
     try:
         with torch.no_grad(), backend.scope():
-            loss(model(tokens, tokens, tokens), tokens)
+            token_losses(model, loss, tokens, tokens, tokens, tokens)
     except MeshwrightError:
         raise
     except Exception as error:

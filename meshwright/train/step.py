@@ -15,8 +15,7 @@ from meshwright.train.assemble import Assembly
 from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.gradients import clip
-from meshwright.train.loss import LOSS
-from meshwright.train.passes import total
+from meshwright.train.loss import LOSS, total
 from meshwright.types.axes import CP
 
 

@@ -5,39 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from meshwright.models.llama3 import SIZES, Llama3, llama3
 from meshwright.models.rope import RopeScaling
 from meshwright.train.assemble import on_meta
 from meshwright.train.config import TrainConfig
-from tests.parity.harness import alone_on_cpu, small
+from tests.models.reference import assert_same_logits
+from tests.parity.harness import small
 
 transformers = pytest.importorskip("transformers")
-
-NAMES = {
-    "embedding": "model.embed_tokens",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "blocks": "model.layers",
-    "attention_norm": "input_layernorm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj",
-    "feed_forward.w1": "mlp.gate_proj",
-    "feed_forward.w2": "mlp.down_proj",
-    "feed_forward.w3": "mlp.up_proj",
-}
-
-
-def their_name(name: str) -> str:
-    head, *rest = name.split(".")
-    if head != "blocks":
-        return ".".join((NAMES[head], *rest))
-    number, part = rest[0], ".".join(rest[1:-1])
-    return ".".join((NAMES["blocks"], number, NAMES[part], rest[-1]))
 
 
 def their_model(spec: Llama3):
@@ -78,18 +54,7 @@ def their_model(spec: Llama3):
 )
 def test_logits_equal_the_reference(numbers):
     config = small(**numbers)
-    run = alone_on_cpu(config)
-    theirs = their_model(config.model)
-    state = {their_name(name): param.detach() for name, param in run.model.named_parameters()}
-    missing, unexpected = theirs.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert [name for name in missing if name != "lm_head.weight" or not config.model.tied] == []
-    theirs.tie_weights()
-    tokens = torch.randint(config.model.vocab, (3, 48), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        mine, reference = run.model(tokens), theirs(tokens).logits
-    assert reference.std() > 0.1
-    assert (mine - reference).abs().max() < 1e-5 * reference.abs().max()
+    assert_same_logits(config, their_model(config.model))
 
 
 PUBLISHED = {"1b": 1.24e9, "3b": 3.21e9, "8b": 8.03e9, "70b": 70.6e9, "405b": 405.9e9}

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
-from meshwright.comm.scope import View, current_mesh
-from meshwright.comm.threads import run_ranks
-from meshwright.comm.transport import Alone
 from meshwright.models.llama3 import Llama3
-from meshwright.train.assemble import Assembly, assemble, local_backend, run_dims
+from meshwright.models.qwen3 import Qwen3
+from meshwright.parity.batch import rows_of as rows
+from meshwright.parity.batch import unequal_batch
+from meshwright.parity.compare import error_of
+from meshwright.parity.outcome import KINDS, MAX_NORM, RATE, Outcome, Part, step_part
+from meshwright.parity.outcome import together as put_together
+from meshwright.parity.step import one_device as on_one_device
+from meshwright.parity.step import thread_parts
+from meshwright.train.assemble import Assembly
 from meshwright.train.config import ParallelConfig, TrainConfig, TrainingConfig
 from meshwright.train.data import Batch
-from meshwright.train.data.packing import IGNORE
-from meshwright.train.step import train_step
 
-RATE, MAX_NORM = 1e-3, 0.5
+__all__ = ["MAX_NORM", "RATE", "Outcome", "Part", "rows", "step_part"]
 
 
 def small(**numbers: object) -> TrainConfig:
@@ -28,96 +30,36 @@ def small(**numbers: object) -> TrainConfig:
     return TrainConfig(model=Llama3(**sizes), training=TrainingConfig(steps=10, length=16, batch=4, seed=7))
 
 
+def small_qwen3(**numbers: object) -> TrainConfig:
+    """A Qwen3 of the same size, with wider heads."""
+    config = small()
+    sizes = {**vars(config.model), "head_dim": 6, **numbers}
+    del sizes["scaling"]
+    return replace(config, model=Qwen3(**{**sizes, "theta": 1e6, "epsilon": 1e-6}))
+
+
 def laid_out(config: TrainConfig, **parallel: object) -> TrainConfig:
     return replace(config, parallel=ParallelConfig(**parallel))
 
 
 def global_batch(config: TrainConfig, seed: int = 0) -> Batch:
     """Rows with different numbers of valid tokens, the last row with none at all; two documents a row."""
-    rows, length = config.training.batch, config.training.length
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(config.model.vocab, (rows, length), generator=generator)
-    labels = torch.randint(config.model.vocab, (rows, length), generator=generator)
-    for row in range(rows):
-        labels[row, length - 3 * row :] = IGNORE
-    labels[-1] = IGNORE
-    cut = torch.arange(length).expand(rows, length) >= torch.randint(3, length - 3, (rows, 1), generator=generator)
-    documents = cut.long()
-    positions = torch.arange(length) - documents * (~cut).sum(-1, keepdim=True)
-    return Batch(tokens=tokens, labels=labels, positions=positions, documents=documents)
-
-
-def rows(batch: Batch, index: int, parts: int) -> Batch:
-    size = len(batch.tokens) // parts
-    cut = slice(index * size, (index + 1) * size)
-    return Batch(batch.tokens[cut], batch.labels[cut], batch.positions[cut], batch.documents[cut])
-
-
-@dataclass
-class Outcome:
-    """Full tensors by parameter name, before and after one update."""
-
-    loss: float
-    grad_norm: float
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    grads: dict[str, Tensor] = field(default_factory=dict)
-    updated: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass
-class Part:
-    """What one rank holds of an outcome: name -> (spans in the full tensor, values)."""
-
-    loss: float
-    grad_norm: float
-    spans: dict[str, tuple[Sequence[range], tuple[int, ...]]]
-    weights: dict[str, Tensor]
-    grads: dict[str, Tensor]
-    updated: dict[str, Tensor]
-
-
-def step_part(run: Assembly, batches: Sequence[Batch]) -> Part:
-    storage = run.backend.storage
-    params = dict(run.model.named_parameters())
-
-    def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: storage.local(tensor).clone() for name, tensor in tensors.items()}
-
-    weights = copies(params)
-    measured = train_step(run, batches, step=1, rate=RATE, max_norm=MAX_NORM)
-    trained = {name: param.grad for name, param in params.items() if param.requires_grad}
-    spans = {}
-    for name in params:
-        info = run.states[name]
-        each = [info.stored.span(dim, n, storage.degree, storage.index) for dim, n in enumerate(info.shape)]
-        spans[name] = each, info.shape
-    return Part(measured.loss, measured.grad_norm, spans, weights, copies(trained), copies(params))
+    return unequal_batch(config.model.vocab, config.training.batch, config.training.length, seed)
 
 
 def together(parts: Sequence[Part]) -> Outcome:
     """The full tensors; ranks that hold the same elements must hold the same bits."""
     assert len({(part.loss, part.grad_norm) for part in parts}) == 1, "loss and norm are equal on all ranks"
-    outcome = Outcome(parts[0].loss, parts[0].grad_norm)
-    for kind in ("weights", "grads", "updated"):
-        full: dict[str, Tensor] = {}
-        for part in parts:
-            for name, local in getattr(part, kind).items():
-                spans, shape = part.spans[name]
-                whole = full.setdefault(name, torch.full(shape, torch.nan, dtype=local.dtype))
-                place = whole[tuple(slice(span.start, span.stop) for span in spans)]
-                held = ~place.isnan()
-                assert torch.equal(place[held], local[held]), f"{kind} of {name}: replicas differ"
-                place.copy_(local)
-        assert not any(whole.isnan().any() for whole in full.values()), f"{kind}: no rank holds some element"
-        setattr(outcome, kind, full)
+    outcome = put_together(parts)
+    assert not outcome.apart, f"{', '.join(f'{kind} of {name}' for kind, name in outcome.apart)}: replicas differ"
+    for kind in KINDS:
+        assert not any(whole.isnan().any() for whole in getattr(outcome, kind).values()), f"{kind}: held by no rank"
     return outcome
 
 
 def alone_on_cpu(config: TrainConfig) -> Assembly:
     """The run on one device."""
-    view = View({axis: Alone(axis) for axis in DENSE})
-    backend = local_backend(ParallelismDims(), 0, view)
-    return assemble(laid_out(config), backend, Alone("world"), torch.device("cpu"))
+    return on_one_device(laid_out(config))
 
 
 def one_device(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
@@ -125,16 +67,7 @@ def one_device(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
 
 
 def on_threads(config: TrainConfig, batches: Sequence[Batch]) -> Outcome:
-    dims = run_dims(config)
-
-    def rank_part(rank: int) -> Part:
-        view = current_mesh()
-        assert view is not None
-        run = assemble(config, local_backend(dims, rank, view), view["world"], torch.device("cpu"))
-        dp = view["dp"]
-        return step_part(run, [rows(batch, dp.index, dp.size) for batch in batches])
-
-    return together(run_ranks(dims, rank_part, {**DENSE, **WORLD}))
+    return together(thread_parts(config, batches))
 
 
 def largest_error(
@@ -142,14 +75,9 @@ def largest_error(
 ) -> tuple[float, str]:
     """The largest relative error of any tensor, in vector norms of these orders, and whose it is."""
     assert mine.keys() == true.keys()
-    errors = {name: max(_error(mine[name], true[name], order) for order in orders) for name in true}
+    errors = {name: error_of(mine[name], true[name], orders) for name in true}
     worst = max(errors, key=errors.__getitem__)
     return errors[worst], worst
-
-
-def _error(mine: Tensor, true: Tensor, order: float) -> float:
-    size = torch.linalg.vector_norm(true, order)
-    return float(torch.linalg.vector_norm(mine - true, order) / size.clamp(min=1e-30))
 
 
 ORDERS = {"grads": (2, torch.inf), "updated": (2,)}

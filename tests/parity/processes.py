@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from meshwright.train.assemble import assemble, processes_backend, run_dims
+from meshwright.parity.outcome import Part
+from meshwright.parity.step import process_part
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
-from meshwright.train.trainer import split_rows
-from tests.parity.harness import Outcome, Part, rows, step_part, together
+from tests.parity.harness import Outcome, together
 from tests.processes import ranks
 
 
@@ -22,12 +20,4 @@ def on_processes(configs: Sequence[TrainConfig], batches: Sequence[Batch], world
 
 def _parts(rank: int, configs: Sequence[TrainConfig], batches: Sequence[Batch]) -> list[Part]:
     """This rank's part of each outcome."""
-    parts = []
-    for config in configs:
-        backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend, config.compute)
-        run = assemble(config, backend, everyone, torch.device("cpu"))
-        dp = backend.view["dp"]
-        own = [rows(batch, dp.index, dp.size) for batch in batches]
-        filling = config.parallel.filling
-        parts.append(step_part(run, [micro for batch in own for micro in split_rows(batch, filling)]))
-    return parts
+    return [process_part(rank, config, batches) for config in configs]

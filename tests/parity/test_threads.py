@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.parity.harness import assert_same, global_batch, laid_out, largest_error, on_threads, one_device, small
+from tests.parity.harness import (
+    assert_same,
+    global_batch,
+    laid_out,
+    largest_error,
+    on_threads,
+    one_device,
+    small,
+    small_qwen3,
+)
 
 LAYOUTS = [
     {"dp_shard": 2},
@@ -53,6 +62,14 @@ def test_a_tied_head_and_stretched_angles_equal_one_device(layout, batches):
     mine, true = on_threads(laid_out(config, **layout), batches), one_device(config, batches)
     assert_same(mine, true)
     assert "head.weight" not in mine.weights  # one tensor, by its first name
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.parametrize("layout", [{"tp": 2}, {"tp": 8}, {"cp": 2, "tp": 4}, {"dp_shard": 2, "tp": 2}], ids=str)
+def test_a_norm_of_each_head_equals_one_device(layout, sequence_parallel, batches):
+    config = small_qwen3(kv_heads=2)
+    laid = laid_out(config, sequence_parallel=sequence_parallel, **layout)
+    assert_same(on_threads(laid, batches), one_device(config, batches))
 
 
 def test_no_layout_is_the_measure_of_the_others(batches):

@@ -53,7 +53,7 @@ def _numbers(config: TrainConfig) -> str:
 
 
 def _layouts(config: TrainConfig, run: Assembly) -> str:
-    """The stream between blocks, and the logits."""
+    """The stream between blocks, and the logits that exist at a time."""
     training, model = config.training, config.model
     plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
     rows, length = training.batch // training.accumulate, training.length
@@ -63,5 +63,7 @@ def _layouts(config: TrainConfig, run: Assembly) -> str:
 
     dim = getattr(model, "dim", None)
     stream = render("f32", (rows, length, dim), on(plan.residual)) if dim else str(on(plan.residual))
-    logits = render("f32", (rows, length, model.vocab), on(plan.residual.replace(tp=S(2))))
+    logits = render(
+        "f32", (rows, length // config.compute.loss_chunks, model.vocab), on(plan.residual.replace(tp=S(2)))
+    )
     return f"stream {stream}, logits {logits}"

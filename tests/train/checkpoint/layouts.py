@@ -27,6 +27,9 @@ BACKENDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "partial_dtensor, tp 2": {"tp": 2, "backend": "partial_dtensor"},
 }
 
+PIPELINES: Final[Mapping[str, Mapping[str, Any]]] = {"pp 2": {"pp": 2}, "pp 2 x fsdp 2": {"pp": 2, "dp_shard": 2}}
+"""A rank has the names of its own stages."""
+
 EIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "fsdp 8": {"dp_shard": 8},
     "hsdp 2 x 2, tp 2": {"dp_replicate": 2, "dp_shard": 2, "tp": 2},

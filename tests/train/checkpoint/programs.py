@@ -25,7 +25,7 @@ from meshwright.train.data import Batch, Corpus, open_corpus
 from meshwright.train.data.store import Split
 from meshwright.train.show.record import StepRecord
 from meshwright.train.step import train_step, validate
-from meshwright.train.trainer import Trainer
+from meshwright.train.trainer import Trainer, split_rows
 from tests.parity.harness import MAX_NORM, RATE, alone_on_cpu, rows
 
 CPU = torch.device("cpu")
@@ -90,7 +90,8 @@ def save_after(rank: int, cases: Sequence[tuple[TrainConfig, str]], batches: Seq
     for config, folder in cases:
         run = assembled(rank, config)
         for step, batch in enumerate(batches, 1):
-            train_step(run, [share(run, batch)], step=step, rate=RATE, max_norm=MAX_NORM)
+            micro = split_rows(share(run, batch), config.parallel.filling)
+            train_step(run, micro, step=step, rate=RATE, max_norm=MAX_NORM)
         validate(run, [share(run, batches[0])])  # FSDP leaves a block gathered
         save(run, Path(folder), marker_at(len(batches), config), keep=1)
         found.append(held(run))

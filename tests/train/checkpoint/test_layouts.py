@@ -7,7 +7,7 @@ import torch
 
 from tests.parity.harness import global_batch, largest_error, small
 from tests.train.checkpoint import programs
-from tests.train.checkpoint.layouts import BACKENDS, EIGHT, LAYOUTS, by_world, configs, on_ranks
+from tests.train.checkpoint.layouts import BACKENDS, EIGHT, LAYOUTS, PIPELINES, by_world, configs, on_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -70,6 +70,17 @@ def test_a_tied_table_is_kept_once_and_uneven_pieces_are_whole(tmp_path):
     for checkpoint, true in saved_from(layouts, tmp_path, base).values():
         assert not any(name.startswith("head") for name in true)
         assert {name for name, mine in loaded_into(layouts, checkpoint, base).items() if not same(mine, true)} == set()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_stages_of_a_pipeline_keep_it_together(tmp_path, tied):
+    """Tied, the table lies on the first stage and on the last, and is kept once."""
+    base = small(tied=tied)
+    layouts = {"one rank": {}, **PIPELINES}
+    for source, (checkpoint, true) in saved_from(layouts, tmp_path, base).items():
+        unequal = {name for name, mine in loaded_into(layouts, checkpoint, base).items() if not same(mine, true)}
+        assert unequal == set(), source
+        assert any(name.startswith("head") for name in true) == (not tied)
 
 
 @pytest.mark.parametrize("layout", [{"tp": 4}, {"dp_shard": 4}, {"cp": 2}], ids=str)

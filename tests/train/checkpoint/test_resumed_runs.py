@@ -11,7 +11,7 @@ from meshwright.train.config import CheckpointConfig, OptimizerConfig, TrainingC
 from tests.corpora import corpus_of
 from tests.parity.harness import laid_out, small
 from tests.train.checkpoint import programs
-from tests.train.checkpoint.layouts import LAYOUTS, configs, on_ranks
+from tests.train.checkpoint.layouts import LAYOUTS, PIPELINES, configs, on_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -38,9 +38,9 @@ def measured(records):
     return [(record.step, record.loss, record.grad_norm, record.validation_loss, record.tokens) for record in records]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *PIPELINES])
 def test_its_losses_are_those_of_the_run_that_was_not_stopped(layout, corpus, tmp_path):
-    config = configs(recipe(320, steps=6, every=3), LAYOUTS)[layout]
+    config = configs(recipe(320, steps=6, every=3), LAYOUTS | PIPELINES)[layout]
     folder, stopped, other = (str(tmp_path / name) for name in ("whole", "stopped", "other"))
     for path in (folder, stopped, other):
         (tmp_path / path / "checkpoints").mkdir(parents=True)

@@ -71,6 +71,8 @@ def test_layouts_are_those_of_the_run():
     config = laid_out(small(), tp=2, sequence_parallel=False)
     assert described(config)[0][0]["layouts"] == "stream f32[4, 16, 32]{tp:I}, logits f32[4, 16, 64@tp]"
     assert described(small())[0][0]["layouts"] == "stream f32[4, 16, 32], logits f32[4, 16, 64]"
+    in_parts = replace(small(), compute=ComputeConfig(loss_chunks=4))
+    assert described(in_parts)[0][0]["layouts"] == "stream f32[4, 16, 32], logits f32[4, 4, 64]"
 
 
 def test_a_micro_batch_is_what_is_laid_out():

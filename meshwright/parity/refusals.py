@@ -1,0 +1,39 @@
+"""Layouts in which no step is tried: those that the model's numbers do not allow, and declarations that are none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from meshwright.errors import ConfigError, MeshwrightError, Problem
+from meshwright.parity.cell import Verdict
+from meshwright.train.assemble import on_meta, run_dims
+from meshwright.train.config import TrainConfig
+from meshwright.train.preflight import arithmetic, preflight
+
+_UNEVEN: Final = "does not divide over"
+"""Said of a state whose length is no multiple of its ranks: of the model's numbers, not of what is declared."""
+
+
+def refusal(config: TrainConfig) -> tuple[Verdict, tuple[Problem, ...]] | None:
+    """Why there can be no such run; None if there can."""
+    try:
+        numbers = _of_numbers(config)
+        if numbers:
+            return Verdict.NONE, tuple(numbers)
+        preflight(config, run_dims(config).world)
+    except MeshwrightError as error:
+        uneven = all(_UNEVEN in problem.what for problem in error.problems)
+        return Verdict.NONE if uneven else Verdict.REFUSED, error.problems
+    return None
+
+
+def _of_numbers(config: TrainConfig) -> list[Problem]:
+    """Degrees, divisions, and what a module says that it cannot split."""
+    try:
+        dims = run_dims(config)
+    except ConfigError as error:
+        return list(error.problems)
+    model, _ = on_meta(config)
+    named = [(path or type(module).__name__, getattr(module, "config", None)) for path, module in model.named_modules()]
+    roots = [problem for path, own in named if own is not None for problem in own.problems(path, dims)]
+    return [*arithmetic(config, dims), *roots]

@@ -1,0 +1,38 @@
+"""`docs/parity.md`: no cell is empty, and what it says of a backend is so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parity.table import FILE, OTHERS, RECIPES, WITHIN, Row, apart, cell, document, layouts, rows
+
+CURVE = [(2.0, 1.0), (1.5, 0.5)]
+
+
+def test_a_cell_says_bits_or_a_difference_or_why_not():
+    assert cell(CURVE, CURVE) == "equal bits"
+    assert cell([(2.0, 1.0), (1.5, 0.5000001)], CURVE).startswith("2e-07, ")
+    assert cell("heads do not split", CURVE) == cell(CURVE, "heads do not split") == "refused: heads do not split"
+    assert apart([(2.0, 1.0), (3.0, 0.5)], CURVE) == 1.0
+
+
+def test_a_page_has_no_empty_cell():
+    curves = {"spmd_types": CURVE, "full_dtensor": CURVE, "partial_dtensor": "not here"}
+    line = document([Row("Llama 3", "FSDP 2", CURVE, curves)]).splitlines()[-1]
+    assert line == "| Llama 3 | FSDP 2 | 2 | equal bits | equal bits | refused: not here |"
+
+
+def test_the_page_in_the_repository_has_every_model_and_layout_and_nothing_empty():
+    table = [line for line in FILE.read_text().splitlines() if line.startswith("| ")][2:]
+    named = [tuple(part.strip() for part in line.strip("|").split("|")) for line in table]
+    assert [row[:2] for row in named] == [(model, layout) for model in RECIPES for layout in layouts()]
+    assert all(all(row) for row in named)
+    assert not any("refused" in part for row in named for part in row)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_backends_agree_within_what_the_page_says():
+    for row in rows():
+        for backend in OTHERS:
+            assert apart(row.curves[backend], row.curves["spmd_types"]) <= WITHIN, (row.model, row.layout, backend)
