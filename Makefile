@@ -3,6 +3,7 @@
 #
 # make lint        lint, format and types alone
 # make test-slow   the long matrices of the tests
+# make test-torch VERSION=2.14.1   what leans on torch, on that release, in a set-up of its own
 # make oracle      every rule of the checker against what an op denotes; prints lies and needless refusals
 # make mutants     faults planted in right programs, and which of them the checker reports
 # make bench       every figure that is claimed: the step, the checker, the planner, the import
@@ -10,7 +11,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-slow lint oracle mutants bench setup clean
+VERSION ?= 2.14.1
+OTHER := .venv-torch-$(VERSION)
+ON_TORCH := tests/backends tests/comm tests/parity tests/train tests/check/test_functions.py tests/check/test_intercept.py
+
+.PHONY: train test test-slow test-torch lint oracle mutants bench setup clean
 
 train: setup
 	$(BIN)/meshwright train llama3_debug
@@ -20,6 +25,9 @@ test: lint
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+test-torch: $(OTHER)/ready
+	$(OTHER)/bin/python -m pytest $(ON_TORCH)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -46,5 +54,12 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
 	@touch $@
 
+.venv-torch-%/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-torch-$*
+	grep -v '^torch==' constraints.txt > .venv-torch-$*/constraints.txt
+	.venv-torch-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c .venv-torch-$*/constraints.txt torch==$* -e '.[dev]'
+	@touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-torch-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,9 +19,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.eager_step import LENGTH, batch_of, fake_world
-from meshwright.models.spec import ModelSpec
 from meshwright import recipes
-from meshwright.train.assemble import assemble, processes_backend, run_dims
+from meshwright.models.spec import ModelSpec
+from meshwright.train.assemble import assemble, connect
 from meshwright.train.config import BackendName, ComputeConfig, ParallelConfig, TrainConfig, TrainingConfig
 from meshwright.train.step import train_step
 
@@ -45,7 +45,7 @@ def step_of(model: ModelSpec, backend: BackendName, layout: Mapping[str, int], *
         training=TrainingConfig(length=LENGTH * layout.get("cp", 1), batch=layout["dp_shard"]),
         compute=ComputeConfig(compile=compiled),
     )
-    connected = processes_backend(run_dims(config), 0, "cpu", backend, config.compute)
+    connected = connect(config, 0, "cpu")
     run = assemble(config, *connected, torch.device("cpu"))
     batch = batch_of(1, model.vocab, LENGTH * layout.get("cp", 1))
     return lambda: train_step(run, [batch], step=1, rate=1e-6, max_norm=1.0)

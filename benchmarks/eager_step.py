@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.handwritten import HandwrittenLlama, HandwrittenStep, Shape
 from meshwright.models.llama3 import llama3
-from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect
 from meshwright.train.config import ParallelConfig, TrainConfig, TrainingConfig
 from meshwright.train.data import Batch
 from meshwright.train.step import train_step
@@ -55,7 +55,7 @@ def declared(rows: int) -> Assembly:
         parallel=ParallelConfig(dp_shard=DP, tp=TP),
         training=TrainingConfig(length=LENGTH, batch=rows * DP),
     )
-    backend, everyone = processes_backend(run_dims(config), 0, "cpu")
+    backend, everyone = connect(config, 0, "cpu")
     return assemble(config, backend, everyone, torch.device("cpu"))
 
 

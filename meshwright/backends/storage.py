@@ -95,8 +95,8 @@ class Storage(ABC):
         """A parameter or gradient at rest -> this rank's plain part; writes go through."""
 
     def persist(self, value: Tensor, shape: Sequence[int], layout: SpmdLayout, name: str) -> Tensor:
-        """A state at rest, or what lies beside it as an optimizer's mean does -> a DTensor of global `shape` on the whole
-        mesh, which shares its memory; the plain tensor on one rank.
+        """A state at rest, or what lies beside it as an optimizer's mean does -> a DTensor of global `shape` on the
+        whole mesh, which shares its memory; the plain tensor on one rank.
 
         layout: at rest, on the base axes. Errors: `ConfigError` where no DTensor has it.
         """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from types import ClassMethodDescriptorType
 from typing import Any, Final, TypeVar
 
 import torch
@@ -49,13 +50,27 @@ def place(owner: Callable[[], Any], *names: str) -> Callable[[W], W]:
 
 
 def _wrapped(wrapper: Callable[..., Any], original: Any) -> Any:
-    plain = original.__func__ if isinstance(original, (classmethod, staticmethod)) else original
+    plain, bind = _unbound(original)
 
     @wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(plain, *args, **kwargs)
 
-    return type(original)(call) if isinstance(original, (classmethod, staticmethod)) else call
+    return bind(call)
+
+
+def _unbound(original: Any) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], Any]]:
+    """The function of what stands in a place, and what makes its like of a function."""
+    if isinstance(original, (classmethod, staticmethod)):
+        return original.__func__, type(original)
+    if isinstance(original, ClassMethodDescriptorType):  # written in C: `Function.apply`, from torch 2.14 on
+
+        @wraps(original)
+        def plain(cls: type, *args: Any, **kwargs: Any) -> Any:
+            return original.__get__(None, cls)(*args, **kwargs)
+
+        return plain, classmethod
+    return original, lambda call: call
 
 
 @contextmanager

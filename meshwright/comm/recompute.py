@@ -11,11 +11,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-_PLACES: Final = (
-    ("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", 0),
-    ("torch.distributed._composable.checkpoint_activation", "_checkpoint_without_reentrant_generator", 0),
-)
-"""Module, function, and which of its arguments is the block."""
+_MODULES: Final = ("torch.utils.checkpoint", "torch.distributed._composable.checkpoint_activation")
+_GENERATORS: Final = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+"""What both modules call with the block first, by its names: the first is there from torch 2.14 on."""
 
 Carry = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A block -> the same block, under the mesh that is current now."""
@@ -23,11 +21,10 @@ Carry = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def follow(carry: Carry) -> None:
     """From now on, checkpointed blocks go through `carry` when they first run. Again and again it changes nothing."""
-    for name, function, place in _PLACES:
-        module = sys.modules.get(name)
-        original = getattr(module, function, None)
-        if original is not None and not hasattr(original, "_follows_mesh"):
-            setattr(module, function, _following(original, place, carry))
+    for module in filter(None, map(sys.modules.get, _MODULES)):
+        function = next((name for name in _GENERATORS if hasattr(module, name)), None)
+        if function is not None and not hasattr(getattr(module, function), "_follows_mesh"):
+            setattr(module, function, _following(getattr(module, function), 0, carry))
     checkpoint = sys.modules.get("torch.utils.checkpoint")
     reentrant = getattr(checkpoint, "CheckpointFunction", None)
     if reentrant is not None and not hasattr(reentrant.forward, "_follows_mesh"):

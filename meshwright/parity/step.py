@@ -13,7 +13,7 @@ from meshwright.comm.transport import Alone
 from meshwright.parity.batch import rows_of
 from meshwright.parity.outcome import Outcome, Part, step_part, together
 from meshwright.parity.shapes import Shapes
-from meshwright.train.assemble import Assembly, assemble, local_backend, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect, local_backend, run_dims
 from meshwright.train.config import ParallelConfig, TrainConfig
 from meshwright.train.data import Batch
 from meshwright.train.trainer import split_rows
@@ -35,7 +35,7 @@ def alone(config: TrainConfig, shapes: Shapes, batches: Sequence[Batch] | None =
 
 def on_process(rank: int, config: TrainConfig) -> Assembly:
     """This process's run."""
-    backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend, config.compute)
+    backend, everyone = connect(config, rank, "cpu")
     return assemble(config, backend, everyone, CPU)
 
 

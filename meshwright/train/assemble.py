@@ -123,6 +123,14 @@ def processes_backend(
     return _DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
 
 
+def connect(config: TrainConfig, rank: int, device_type: str) -> tuple[Backend, Transport]:
+    """The backend that a recipe asks for over torch process groups, and the axis of all ranks.
+
+    Errors: those of `run_dims`.
+    """
+    return processes_backend(run_dims(config), rank, device_type, config.parallel.backend, config.compute)
+
+
 def storage_policy(compute: ComputeConfig, dims: ParallelismDims) -> StoragePolicy:
     """What a recipe says of storage.
 

@@ -20,8 +20,9 @@ def adamw(model: nn.Module, config: OptimizerConfig, *, fused: bool = True) -> t
         {"params": [param for param in trained if param.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [param for param in trained if param.dim() < 2], "weight_decay": 0.0},
     ]
+    used = [group for group in groups if group["params"]]
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        used or groups[:1],  # a pipeline stage may have nothing to train
         lr=config.rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from meshwright import terminal
 from meshwright.comm.transport import Transport
-from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect
 from meshwright.train.checkpoint.keeper import NONE, Keeper
 from meshwright.train.checkpoint.load import load
 from meshwright.train.checkpoint.marker import Progress
@@ -45,7 +45,7 @@ def run(config: TrainConfig, recipe: str) -> None:
     chosen = devices.choose(config.launch.device, rank.local_world)
     device = devices.start(chosen, rank.local_index, threads=config.launch.threads)
     try:
-        backend, everyone = processes_backend(run_dims(config), rank.index, device.type, config.parallel.backend)
+        backend, everyone = connect(config, rank.index, device.type)
         corpus = _corpus(config, rank)
         assembled = assemble(config, backend, everyone, device)
         resumed = _resumed(config, recipe, corpus)

@@ -18,7 +18,7 @@ from meshwright.core.init import Constant
 from meshwright.core.module import Module
 from meshwright.core.sharding import ShardingConfig
 from meshwright.errors import ConfigError
-from meshwright.train.assemble import Assembly, assemble, on_meta, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect, on_meta, processes_backend
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
 from meshwright.train.gradients import Gradients
@@ -105,7 +105,7 @@ class Kinds:
 
 def kinds_of_a_step(rank: int, config: TrainConfig, batches: Sequence[Batch]) -> Kinds:
     """Two steps of a model; the types of its tensors afterwards, and of those that its forwards saw."""
-    backend, everyone = processes_backend(run_dims(config), rank, "cpu")
+    backend, everyone = connect(config, rank, "cpu")
     run = assemble(config, backend, everyone, CPU)
     seen: dict[str, set[type]] = {}
     outputs: set[type] = set()
@@ -157,7 +157,7 @@ def steps_of(
     before: Callable[[nn.Module], object] = lambda model: None,
 ) -> tuple[list[Part], dict[str, bool], bool]:
     """This rank's part of each of `steps`; which parameters want a gradient; whether head and embedding are one."""
-    run = assembled(config, *processes_backend(run_dims(config), rank, "cpu", config.parallel.backend), before)
+    run = assembled(config, *connect(config, rank, "cpu"), before)
     parts = [step(run, batches) for _ in range(steps)]
     trained = {name: param.requires_grad for name, param in run.model.named_parameters()}
     return parts, trained, run.model.head.weight is run.model.embedding.weight

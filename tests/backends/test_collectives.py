@@ -10,11 +10,12 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.eager_step import fake_world
 from meshwright.audit.check import check
 from meshwright.train.config import TrainConfig
-from tests.backends.collectives.cells import BACKENDS, OF_EIGHT, PIPELINES, REGENERATE, Cell, calls_of, text_of
+from tests.backends.collectives.cells import BACKENDS, OF_EIGHT, PIPELINES, REGENERATE, Cell, calls_of, step_of, text_of
 from tests.backends.collectives.record import OUTSIDE, Called, Recorder, axis_of, merged, same_axis
 from tests.processes import ranks
 
@@ -100,6 +101,25 @@ def test_dtensors_call_what_plain_tensors_call():
     for layout in (*OF_EIGHT, *PIPELINES):
         texts = {Cell(layout, backend).file.read_text().partition("\n")[2] for backend in BACKENDS}
         assert len(texts) == 1, layout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_profiler_sees_no_other(backend):
+    """It stands below every mode, and sees each call of a process group, whoever makes it."""
+    cell = Cell("hsdp2x2_tp2" if backend == "spmd_types" else "dp2_tp4", backend)
+    with fake_world():
+        modules, step = step_of(0, cell)
+        step()
+        recorder = Recorder(modules, cell.dims)
+        with recorder.on():
+            step()
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:  # a step of its own: a mode calls ops once more
+            step()
+    names = [event.name for event in profiler.events() if event.name.startswith("c10d::")]
+    kinds = {"allgather": "all_gather", "reduce_scatter": "reduce_scatter", "allreduce": "all_reduce"}
+    seen = Counter(next((op for part, op in kinds.items() if part in name), name) for name in names)
+    assert seen == recorder.by_op()
+    assert seen.total() > 20
 
 
 class Summed(nn.Module):

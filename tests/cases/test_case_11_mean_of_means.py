@@ -19,7 +19,9 @@ from meshwright.train.assemble import assemble, local_backend, run_dims
 from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.step import shown_loss, train_step, valid_tokens, validate
-from tests.parity.harness import alone_on_cpu, global_batch, laid_out, rows, small
+from tests.cases.backends import everywhere
+from tests.parity.harness import alone_on_cpu, assert_same, global_batch, laid_out, one_device, rows, small
+from tests.parity.processes import on_processes
 
 
 def batch_with(valid: list[int]) -> Batch:
@@ -97,3 +99,13 @@ def test_micro_batches_of_different_weight_are_one_sum():
     assert two.loss == pytest.approx(one.loss, rel=1e-6)
     assert two.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
     assert all(first != second for first, second in pairwise([sum(means) / 2, one.loss]))
+
+
+@pytest.mark.parametrize("valid", [[16, 9, 0, 0], [0, 0, 1, 3], [0, 0, 0, 0]], ids=str)
+def test_on_every_backend_and_through_a_pipeline(valid):
+    """Data ranks and micro-batches without a valid token among others; and no valid token at all."""
+    batches = [batch_with(valid)]
+    alone = one_device(small(), batches)
+    assert (alone.loss == 0.0) is not any(valid)
+    for outcome in on_processes(everywhere(small(), [{"dp_shard": 2}, {"pp": 2}]), batches, 2):
+        assert_same(outcome, alone)

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
+from meshwright.train.data import Batch
+from meshwright.train.data.packing import IGNORE
+from tests.cases.backends import everywhere
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.parity.harness import assert_same, global_batch, one_device, small
+from tests.parity.processes import on_processes
 
 R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
 
@@ -79,3 +84,19 @@ def test_the_number_of_this_ranks_tokens_is_no_divisor():
     tokens, labels = sample((8, 2), seed=1), torch.full((8,), 1)
     wrong = gradient(tokens, labels, on("cp", 2), count=lambda valid, axis: valid)
     says(refusal(wrong, on("cp", 2)), "cp", "P", "P -> R")
+
+
+@pytest.mark.parametrize(
+    ("world", "layouts"),
+    [(2, [{"cp": 2}, {"pp": 2}]), (4, [{"cp": 4}, {"cp": 2, "pp": 2}])],
+    ids=["two", "four"],
+)
+def test_on_every_backend_and_through_a_pipeline(world, layouts):
+    """The token stands where the second to last rank of cp 4 has its tail."""
+    whole = global_batch(small())
+    labels = torch.full_like(whole.labels, IGNORE)
+    labels[1, 11] = 5
+    batches = [Batch(whole.tokens, labels, whole.positions, whole.documents)]
+    alone = one_device(small(), batches)
+    for outcome in on_processes(everywhere(small(), layouts), batches, world):
+        assert_same(outcome, alone)

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.comm.grid import ParallelismDims
+from meshwright.parity.step import on_process, own_batches
+from meshwright.train.step import train_step, validate
+from tests.cases.backends import everywhere
 from tests.check.judged import judged, refusal, says
 from tests.denotation import local, sample
+from tests.parity.harness import global_batch, one_device, small
+from tests.processes import ranks
 
 DIMS = ParallelismDims(dp_shard=2, cp=2, tp=2)
 TOKENS = {"dp": spmd.S(0), "cp": spmd.S(1), "tp": spmd.R}
@@ -122,3 +127,26 @@ def test_whatever_the_mesh(dp, cp, tp, features, seed):
     )
     says(refusal(program(reduced("dp", "cp", "tp"), dims, whole, columns), dims), "tp", "P", "leave the call out")
     says(refusal(program(reduced("dp"), dims, whole, columns), dims), "cp", "P", "P -> R")
+
+
+def shown_by(rank, configs, batches):
+    """The loss of a step and, before it, of a validation, by config."""
+    found = []
+    for config in configs:
+        run = on_process(rank, config)
+        micro = own_batches(run, config, batches)
+        validated = validate(run, micro)
+        found.append((train_step(run, micro, step=1, rate=1e-3, max_norm=1.0).loss, validated))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "layouts"),
+    [(2, [{"dp_shard": 2}, {"cp": 2}, {"tp": 2}, {"pp": 2}]), (4, [{"cp": 2, "pp": 2}, {"dp_replicate": 2, "tp": 2}])],
+    ids=["two", "four"],
+)
+def test_train_and_validation_show_the_loss_of_one_device_on_every_backend_and_every_rank(world, layouts):
+    batches = [global_batch(small(), 5)]
+    alone = pytest.approx(one_device(small(), batches).loss, rel=1e-6)
+    for shown in ranks(world).run(shown_by, everywhere(small(), layouts), batches):
+        assert shown == [(alone, alone)] * len(shown)

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.comm.threads import run_ranks
+from meshwright.parity.compare import error_of
+from meshwright.parity.step import on_process, own_batches
+from meshwright.train.stages import ORDERS
+from tests.cases.backends import BACKENDS, deep
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import sample
+from tests.parity.harness import global_batch, laid_out
+from tests.processes import ranks
 
 R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
 
@@ -82,3 +88,33 @@ def test_scaling_and_adding_keep_a_sum_a_sum(scale):
         return spmd.all_reduce(buffer, "dp", src=P, dst=R).tolist()
 
     assert judged(program, on("dp", 2)) == [[1.5] * 3] * 2
+
+
+def two_steps(rank, config, batch):
+    """How far each gradient of this rank, after two steps of 4 micro-batches, is from twice what it is after one."""
+    run = on_process(rank, config)
+    micro = own_batches(run, config, [batch])
+    assert len(micro) == 4
+    after = []
+    with run.backend.scope():
+        for _ in range(2):
+            run.passes.backward(micro, torch.tensor(3.0))
+            after.append({name: _held(run, param) for name, param in run.model.named_parameters()})
+    once, twice = after
+    return {name: error_of(twice[name], 2.0 * grad) for name, grad in once.items()}
+
+
+def _held(run, param):
+    return run.backend.storage.local(param.grad).clone()
+
+
+@pytest.mark.parametrize(("world", "inside"), [(2, {}), (4, {"dp_shard": 2}), (4, {"tp": 2})], ids=str)
+def test_through_a_pipeline_a_second_step_doubles_every_gradient(world, inside):
+    """A schedule that rescaled what is there would leave 1.25 times the first."""
+    batch = global_batch(deep())
+    layouts = [{"schedule": schedule} for schedule in ORDERS] + [{"backend": backend} for backend in BACKENDS[1:]]
+    for layout in layouts:
+        config = laid_out(deep(), pp=2, micro_batches=4, **inside, **layout)
+        for errors in ranks(world).run(two_steps, config, batch):
+            assert errors
+            assert max(errors.values()) < 1e-5, (layout, errors)

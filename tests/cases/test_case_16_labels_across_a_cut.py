@@ -15,8 +15,11 @@ from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
 from meshwright.train.step import own_part
 from tests.cases.agreement import alternatives, pasted
+from tests.cases.backends import everywhere
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.parity.harness import assert_same, global_batch, one_device, small
+from tests.parity.processes import on_processes
 
 CP2 = ParallelismDims(cp=2)
 
@@ -74,3 +77,27 @@ def test_a_shift_of_any_part_is_refused_and_right_behind_the_gather(roll, axis, 
     (calls,) = alternatives(problem.fix)
     for found in judged(lambda rank: program(rank, calls), dims):
         assert torch.equal(found, ROLLS[roll](whole, shift, dim))
+
+
+@settings(max_examples=20)
+@given(cp=st.sampled_from([1, 2, 4]), length=st.sampled_from([4, 8, 12, 16]), rows=st.integers(1, 2))
+def test_in_training_each_rank_has_the_label_of_the_whole_sequence(cp, length, rows):
+    """Whatever positions a rank has: the label of one is the token of the next, which another rank may have."""
+    tokens = 10 + torch.arange(rows * length).reshape(rows, length)
+    positions = torch.arange(length).expand(rows, length)
+    whole = Batch(tokens, tokens + 1, positions, torch.zeros_like(tokens))
+    dims = ParallelismDims(cp=cp)
+    parts = [own_part(whole, shape_view(dims, rank)["cp"]) for rank in range(cp)]
+    assert sorted(torch.cat([part.positions[0] for part in parts]).tolist()) == list(range(length))
+    for part in parts:
+        assert torch.equal(part.labels, part.tokens + 1)
+
+
+def test_through_a_pipeline_with_the_sequence_cut_the_step_is_that_of_one_device():
+    """A shift of each part would give other labels at every cut."""
+    config = small()
+    whole = global_batch(config)
+    batches = [Batch(whole.tokens, whole.tokens.roll(-1, 1), whole.positions, whole.documents)]
+    alone = one_device(config, batches)
+    for outcome in on_processes(everywhere(config, [{"cp": 2, "pp": 2}]), batches, 4):
+        assert_same(outcome, alone)

@@ -21,6 +21,9 @@ from meshwright.core.sharding import ShardingConfig
 from meshwright.train.assemble import local_backend
 from meshwright.train.gradients import Gradients, clip
 from meshwright.types.kinds import I, R, S
+from tests.cases.backends import alone_frozen, everywhere, on_processes_frozen
+from tests.parity.harness import global_batch, one_device, small
+from tests.parity.processes import on_processes
 
 
 class Pair(Module):
@@ -163,3 +166,24 @@ def test_a_parameter_that_a_rank_did_not_use_adds_zero_and_joins(tp, used, grads
 
     found = run_ranks(ParallelismDims(tp=tp), body, {**DENSE, **WORLD})
     assert found == [pytest.approx(math.hypot(*grads))] * tp
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_through_a_pipeline_it_is_that_of_one_device_on_every_backend(tied):
+    """A tied weight is on two stages and counts once."""
+    config, batches = small(tied=tied), [global_batch(small(), 1)]
+    true = pytest.approx(one_device(config, batches).grad_norm, rel=1e-5)
+    assert [found.grad_norm for found in on_processes(everywhere(config, [{"pp": 2}]), batches, 2)] == [true] * 3
+    inside = [{"pp": 2, "tp": 2}, {"pp": 2, "dp_shard": 2}, {"pp": 4}]
+    assert [found.grad_norm for found in on_processes(everywhere(config, inside), batches, 4)] == [true] * 9
+
+
+@pytest.mark.parametrize("trained", ["embedding", "head", "blocks.0.attention.wq"])
+def test_a_stage_that_trains_nothing_adds_zero_and_joins(trained):
+    """One parameter learns: on the first stage, on the last, in between; with pp 4 three stages have none."""
+    config, batches = small(), [global_batch(small(), 2)]
+    others = rf"(?!{trained})"
+    true = pytest.approx(alone_frozen(config, batches, others).grad_norm, rel=1e-5)
+    assert [found.grad_norm for found in on_processes_frozen(everywhere(config, [{"pp": 4}]), batches, 4, others)] == [
+        true
+    ] * 3

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases.backends import everywhere
 from tests.cases.drawn import llamas
 from tests.parity.harness import Part, assert_same, global_batch, laid_out, on_threads, one_device, small, together
 from tests.parity.processes import on_processes
@@ -55,3 +56,12 @@ def test_replicas_that_differ_in_one_bit_are_noticed(values, replicas, data):
     parts[data.draw(st.integers(0, replicas - 1))] = part(**{data.draw(st.sampled_from(kinds)): other})
     with pytest.raises(AssertionError, match="replicas differ"):
         together(parts)
+
+
+def test_on_every_backend_and_inside_a_pipeline():
+    config = small()
+    batches = [global_batch(config, 5)]
+    layouts = [{"dp_replicate": 2, "dp_shard": 2}, {"dp_replicate": 2, "tp": 2}, {"dp_replicate": 2, "pp": 2}]
+    true = one_device(config, batches)
+    for outcome in on_processes(everywhere(config, layouts), batches, 4):
+        assert_same(outcome, true)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,9 @@ from meshwright.comm.threads import run_ranks
 from meshwright.train.assemble import local_backend, on_meta, run_dims
 from meshwright.train.gradients import Gradients
 from meshwright.train.optimizer import adamw
+from tests.cases.backends import alone_frozen, everywhere, on_processes_frozen
 from tests.cases.drawn import llamas
-from tests.parity.harness import alone_on_cpu
+from tests.parity.harness import alone_on_cpu, assert_same, global_batch, small
 
 CONFIGS = llamas(shards=(1, 2))
 
@@ -86,3 +88,16 @@ def test_a_step_moves_the_others_alone(config, data, seed):
         assert (model.head.weight is model.embedding.weight) is config.model.tied
 
     on_ranks(config, frozen, check)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("pattern", [r"blocks\.1\.|norm", r".*attention", r"embedding|head"], ids=str)
+def test_on_every_backend_and_through_a_pipeline(pattern, tied):
+    """A whole block, a part of every block, both ends, which may be one."""
+    config, batches = small(tied=tied), [global_batch(small(), 3)]
+    alone = alone_frozen(config, batches, pattern)
+    layouts = [{"pp": 2, "dp_shard": 2}, {"pp": 2, "tp": 2}]
+    for outcome in on_processes_frozen(everywhere(config, layouts), batches, 4, pattern):
+        assert_same(outcome, alone)
+        still = {name for name, weight in outcome.weights.items() if torch.equal(weight, outcome.updated[name])}
+        assert still == outcome.weights.keys() - outcome.grads.keys() != set()

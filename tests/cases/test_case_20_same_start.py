@@ -14,6 +14,7 @@ from meshwright.comm.grid import DENSE, WORLD
 from meshwright.comm.scope import current_mesh
 from meshwright.comm.threads import run_ranks
 from meshwright.train.assemble import assemble, local_backend, run_dims
+from tests.cases.backends import everywhere
 from tests.cases.drawn import llamas
 from tests.check.judged import judged, on, refusal
 from tests.denotation import denoted
@@ -97,3 +98,13 @@ def test_no_two_parameters_start_alike():
         for other in names[i + 1 :]:
             overlap = torch.corrcoef(torch.stack([weights[one], weights[other]]))[0, 1]
             assert overlap.abs() < 0.6, (one, other)
+
+
+def test_on_every_backend_and_in_a_pipeline_they_are_the_same():
+    """A tied table too, which two stages fill, each for itself."""
+    config = small(tied=True)
+    batches = [global_batch(config)]
+    true = one_device(config, batches)
+    for outcome in on_processes(everywhere(config, [{"tp": 2}, {"dp_shard": 2}, {"pp": 2}]), batches, 2):
+        for name, weight in true.weights.items():
+            assert torch.equal(outcome.weights[name], weight), name

@@ -15,10 +15,16 @@ import meshwright.spmd as spmd
 from meshwright.comm.grid import DENSE, WORLD
 from meshwright.comm.scope import current_mesh
 from meshwright.comm.threads import run_ranks
+from meshwright.parity.step import on_process, own_batches
 from meshwright.train.assemble import assemble, local_backend, run_dims
+from meshwright.train.data import Batch
+from meshwright.train.data.packing import IGNORE
+from meshwright.train.step import validate
+from tests.cases.backends import everywhere
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
-from tests.parity.harness import laid_out, small
+from tests.parity.harness import alone_on_cpu, laid_out, small
+from tests.processes import ranks
 
 R, P, S = spmd.R, spmd.P, spmd.S
 LENGTH = 16
@@ -58,6 +64,34 @@ def test_the_model_keeps_them_apart(layout, first):
     before, after = (logits_of_the_model(layout, each, positions, documents) for each in (tokens, changed))
     assert torch.equal(before[:, first:], after[:, first:])
     assert not torch.equal(before[:, 1:first], after[:, 1:first])
+
+
+def losses_of(rank, configs, batches):
+    """The mean loss of each batch, by config."""
+    runs = ((on_process(rank, config), config) for config in configs)
+    return [[validate(run, own_batches(run, config, [batch])) for batch in batches] for run, config in runs]
+
+
+@pytest.mark.parametrize(
+    ("world", "layouts"), [(2, [{"cp": 2}]), (4, [{"cp": 4}, {"cp": 2, "pp": 2}])], ids=["two", "four"]
+)
+def test_on_every_backend_the_loss_of_the_second_does_not_move(world, layouts):
+    first, rows = 6, small().training.batch
+    positions, documents = (each.expand(rows, LENGTH).contiguous() for each in packed(first))
+    tokens = torch.randint(60, (rows, LENGTH), generator=torch.Generator().manual_seed(first))
+    changed = tokens.clone()
+    changed[:, 1] += 1
+    of_second = torch.where(documents == 1, tokens.roll(-1, 1), IGNORE)
+    of_first = torch.where(documents == 0, tokens.roll(-1, 1), IGNORE)
+    batches = [
+        Batch(each, labels, positions, documents) for labels in (of_second, of_first) for each in (tokens, changed)
+    ]
+    alone = [pytest.approx(validate(alone_on_cpu(small()), [batch]), rel=1e-5) for batch in batches]
+    for found in ranks(world).run(losses_of, everywhere(small(), layouts), batches):
+        for losses in found:
+            assert losses == alone
+            assert losses[0] == losses[1]
+            assert losses[2] != losses[3]
 
 
 def attention(q, k, v, places, documents, axis, dims):

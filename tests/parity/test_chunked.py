@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meshwright.train.assemble import assemble, processes_backend, run_dims
+from meshwright.train.assemble import assemble, connect
 from meshwright.train.config import ComputeConfig
 from meshwright.train.step import train_step
 from tests.parity.harness import (
@@ -114,7 +114,7 @@ class Collectives(TorchDispatchMode):
 
 def collectives(rank, config, batches):
     """How often this rank calls each collective in a step."""
-    backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend, config.compute)
+    backend, everyone = connect(config, rank, "cpu")
     run = assemble(config, backend, everyone, torch.device("cpu"))
     dp = backend.view["dp"]
     with Collectives() as counted:

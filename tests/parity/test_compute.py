@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from meshwright.train.assemble import assemble, processes_backend, run_dims
+from meshwright.train.assemble import assemble, connect
 from meshwright.train.compute import problems
 from meshwright.train.config import ComputeConfig, ParallelConfig
 from meshwright.train.stages import ORDERS
@@ -83,7 +83,7 @@ def _steps(rank, config, batches, count):
     """Loss and norm of each step, and how many graphs there were after it."""
     torch._dynamo.reset()
     counters.clear()
-    backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend, config.compute)
+    backend, everyone = connect(config, rank, "cpu")
     run = assemble(config, backend, everyone, torch.device("cpu"))
     dp = backend.view["dp"]
     own = [rows(batch, dp.index, dp.size) for batch in batches]

@@ -10,7 +10,7 @@ from torch import Tensor
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import current_mesh
 from meshwright.errors import RunError
-from meshwright.train.assemble import Assembly, assemble, local_backend, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect, local_backend
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
 from meshwright.train.step import train_step, validate
@@ -29,7 +29,7 @@ def on_thread(rank: int, dims: ParallelismDims, config: TrainConfig) -> Assembly
 
 def on_process(rank: int, config: TrainConfig) -> Assembly:
     """This process's run, parameters stored by FSDP."""
-    return assemble(config, *processes_backend(run_dims(config), rank, "cpu"), CPU)
+    return assemble(config, *connect(config, rank, "cpu"), CPU)
 
 
 def share(run: Assembly, batches: Sequence[Batch]) -> list[Batch]:

@@ -78,6 +78,13 @@ class TestAdamW:
         (group,) = adamw(model, OptimizerConfig()).param_groups
         assert len(group["params"]) == 1
 
+    def test_where_nothing_is_trained_a_step_moves_nothing(self):
+        """As on a pipeline stage whose layers are all frozen."""
+        model = self.model().requires_grad_(False)
+        before = [param.clone() for param in model.parameters()]
+        adamw(model, OptimizerConfig()).step()
+        assert all(map(torch.equal, model.parameters(), before))
+
     def test_it_is_torchs_own_loop(self):
         config = OptimizerConfig(rate=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6, weight_decay=0.2)
         mine, true = (nn.Linear(4, 3, bias=False) for _ in range(2))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from meshwright.comm.grid import ParallelismDims
+from meshwright.core.module import Module
 from meshwright.parity.step import on_process, own_batches
 from meshwright.train.assemble import run_dims
 from meshwright.train.config import TrainConfig
@@ -55,13 +56,22 @@ class Cell:
         return run_dims(self.config)
 
 
-def calls_of(rank: int, cell: Cell) -> Counter[Called]:
-    """The collectives of the second step of this rank, in a process group of `cell.dims.world` ranks."""
+def step_of(rank: int, cell: Cell) -> tuple[list[Module], Callable[[], object]]:
+    """What is called in a step of this rank, and the step, in a process group of `cell.dims.world` ranks."""
     config = cell.config
     run = on_process(rank, config)
     micro = own_batches(run, config, [global_batch(config)])
-    step = lambda: train_step(run, micro, step=1, rate=RATE, max_norm=MAX_NORM)  # noqa: E731
-    return recorded(roots(run.model, run.loss), cell.dims, step)
+
+    def step() -> object:
+        return train_step(run, micro, step=1, rate=RATE, max_norm=MAX_NORM)
+
+    return roots(run.model, run.loss), step
+
+
+def calls_of(rank: int, cell: Cell) -> Counter[Called]:
+    """The collectives of the second step of this rank."""
+    modules, step = step_of(rank, cell)
+    return recorded(modules, cell.dims, step)
 
 
 def text_of(cell: Cell, stages: Iterable[Mapping[Called, int]]) -> str:

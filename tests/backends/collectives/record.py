@@ -91,6 +91,13 @@ class Recorder(TorchDispatchMode):
             with self:
                 yield
 
+    def by_op(self) -> Counter[str]:
+        """How often each is called."""
+        counts: Counter[str] = Counter()
+        for call, times in self.calls.items():
+            counts[call.op] += times
+        return counts
+
     def _enter(self, module: nn.Module, args: Any) -> None:
         if id(module) in self.paths:
             self.running.append((self.paths[id(module)], _get_sequence_nr()))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.errors import MeshwrightError
-from meshwright.train.assemble import Assembly, assemble, processes_backend, run_dims
+from meshwright.train.assemble import Assembly, assemble, connect, run_dims
 from meshwright.train.checkpoint.keeper import Keeper
 from meshwright.train.checkpoint.load import load
 from meshwright.train.checkpoint.marker import Marker, Progress
@@ -38,7 +38,7 @@ def assembled(rank: int, config: TrainConfig) -> Assembly:
     """This process's run; the only one where there is no process group."""
     if not dist.is_initialized():
         return alone_on_cpu(config)
-    backend, everyone = processes_backend(run_dims(config), rank, "cpu", config.parallel.backend)
+    backend, everyone = connect(config, rank, "cpu")
     return assemble(config, backend, everyone, CPU)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from meshwright.comm.grid import DENSE, WORLD
 from meshwright.comm.threads import run_ranks
 from meshwright.train.assemble import run_dims
-from meshwright.train.config import TrainingConfig
+from meshwright.train.config import ComputeConfig, TrainingConfig
 from meshwright.train.data import Corpus
 from meshwright.train.show.describe import describe
 from meshwright.train.show.run_folder import RunFolder
