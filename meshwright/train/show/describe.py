@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import torch
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.models.layouts import Plan
-from meshwright.train.assemble import Assembly
-from meshwright.train.config import TrainConfig
+from meshwright.train.assemble import Assembly, on_meta
+from meshwright.train.config import ComputeConfig, TrainConfig
 from meshwright.train.data import Corpus
 from meshwright.train.show.run_folder import RunFolder
 from meshwright.train.show.screen import short
@@ -22,7 +23,7 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
     """Name -> value: model, parameters, mesh, layouts, data, run."""
     training = config.training
     states = list(run.states.values())
-    count = sum(math.prod(info.shape) for info in states if info.trained)
+    count = sum(param.numel() for param in on_meta(config)[0].parameters() if param.requires_grad)
     storage = run.backend.storage
     stored = sum(
         math.prod(info.stored.local_shape(info.shape, storage.degree, storage.index)) for info in states if info.trained
@@ -30,14 +31,35 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
     device = str(run.device) if run.device.type == "cpu" else torch.cuda.get_device_name(run.device)
     return {
         "model": _numbers(config),
-        "parameters": f"{short(count)}, at most {short(stored)} on a rank",
-        "mesh": f"{_ranks(run.backend.dims)} on {device}, backend {config.parallel.backend}",
+        "parameters": f"{short(count)}, {f'{short(stored)} on rank 0' if run.backend.dims.pp > 1 else _most(stored)}",
+        "mesh": f"{_ranks(run.backend.dims)} on {device}, backend {config.parallel.backend}{_pipeline(config)}",
+        **_compute(config),
         "layouts": _layouts(config, run),
         "data": f"{short(corpus.train_tokens)} tokens in {short(corpus.train_documents)} documents, "
         f"{short(corpus.validation_tokens)} more for validation",
         "steps": f"{training.steps} of {training.batch} x {training.length} tokens",
         "run": str(folder.path),
     }
+
+
+def _most(stored: int) -> str:
+    return f"at most {short(stored)} on a rank"
+
+
+def _pipeline(config: TrainConfig) -> str:
+    parallel = config.parallel
+    return f", {parallel.schedule} of {parallel.filling} micro-batches" if parallel.pp > 1 else ""
+
+
+def _compute(config: TrainConfig) -> dict[str, str]:
+    """What is not as it is by default."""
+    default = ComputeConfig()
+    others = [
+        f"{field.name} {value}"
+        for field in fields(ComputeConfig)
+        if (value := getattr(config.compute, field.name)) != getattr(default, field.name)
+    ]
+    return {"compute": ", ".join(others)} if others else {}
 
 
 def _ranks(dims: ParallelismDims) -> str:
@@ -56,7 +78,7 @@ def _layouts(config: TrainConfig, run: Assembly) -> str:
     """The stream between blocks, and the logits that exist at a time."""
     training, model = config.training, config.model
     plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
-    rows, length = training.batch // training.accumulate, training.length
+    rows, length = training.batch // (training.accumulate * config.parallel.filling), training.length
 
     def on(layout: SpmdLayout) -> SpmdLayout:
         return layout.only(run.backend.dims.active().__contains__)
