@@ -5,6 +5,7 @@
 # make test-slow   the long matrices of the tests
 # make test-torch VERSION=2.14.1   what leans on torch, on that release, in a set-up of its own
 # make oracle      every rule of the checker against what an op denotes; prints lies and needless refusals
+# make parity-table  docs/parity.md anew: ten steps on each backend, held against each other bit by bit
 # make mutants     faults planted in right programs, and which of them the checker reports
 # make bench       every figure that is claimed: the step, the checker, the planner, the import
 # make clean       remove the set-up and the caches
@@ -15,7 +16,7 @@ VERSION ?= 2.14.1
 OTHER := .venv-torch-$(VERSION)
 ON_TORCH := tests/backends tests/comm tests/parity tests/train tests/check/test_functions.py tests/check/test_intercept.py
 
-.PHONY: train test test-slow test-torch lint oracle mutants bench setup clean
+.PHONY: train test test-slow test-torch lint oracle parity-table mutants bench setup clean
 
 train: setup
 	$(BIN)/meshwright train llama3_debug
@@ -37,12 +38,16 @@ lint: setup
 oracle: setup
 	$(BIN)/python -m tests.oracle
 
+parity-table: setup
+	$(BIN)/python -m tests.parity.table
+
 mutants: setup
 	$(BIN)/python -m tests.mutants
 
 bench: setup
 	$(BIN)/python -m benchmarks.eager_step
 	$(BIN)/python -m benchmarks.checker
+	$(BIN)/python -m benchmarks.backends
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.importing
 

@@ -13,6 +13,7 @@ import pytest
 
 from meshwright import cli, flags, recipes
 from meshwright.train.assemble import run_dims
+from meshwright.train.checkpoint.resume import expand
 from meshwright.train.preflight import preflight
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_all_commands_are_tried():
 
 @pytest.mark.parametrize("arguments", commands_of("train"), ids=" ".join)
 def test_every_command_is_one_that_could_start(arguments, reader):
-    config = flags.parse(recipes.find(arguments[0]), arguments[1:], program="meshwright train")
+    config = flags.parse(recipes.find(arguments[0]), expand(arguments[1:]), program="meshwright train")
     preflight(config, run_dims(config).world)
 
 
@@ -112,6 +113,20 @@ def test_what_check_says_of_a_forgotten_sum_is_shown(reader, capsys):
     assert joined(f"$ meshwright check ./layouts.py\n{capsys.readouterr().out}").startswith(joined(shown))
     assert cli.main(["train", "./layouts.py"]) == 2
     assert not (reader / "runs").exists()
+
+
+def test_what_parity_says_of_a_forgotten_sum_is_shown(reader):
+    before, after, shown = re.findall(r"<!-- parity: (.*?) / (.*?) -->\n```text\n(.*?)```", README, re.DOTALL)[0]
+    (reader / "layouts.py").write_text(example("layouts.py").replace(before, after))
+    command = shown.splitlines()[0].removeprefix("$ ")
+    ended = meshwright(*shlex.split(command)[1:], folder=reader)
+    assert ended.returncode == 1
+    assert _without_sizes(joined(f"$ {command}\n{ended.stdout}")) == _without_sizes(joined(shown))
+
+
+def _without_sizes(text: str) -> str:
+    """How large a rounding error is differs from machine to machine."""
+    return re.sub(r"\d(\.\d)?e-\d\d", "SIZE", text)
 
 
 def test_the_layouts_example_changes_what_it_says(reader):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +85,6 @@ def curve_on(rank: int, recipe: Recipe, layout: ParallelConfig, shapes: Shapes) 
 
 def rows(models: Mapping[str, str] = RECIPES, chosen: Mapping[str, ParallelConfig] | None = None) -> Iterator[Row]:
     """Every row; processes of one number of ranks are started once."""
-    os.environ["MKL_CBWR"] = "AUTO"  # before the processes start: else MKL's order of sums depends on where data lies
     chosen = layouts() if chosen is None else chosen
     for world in sorted({world_of(layout) for layout in chosen.values()}):
         ranks = Ranks(world)
@@ -141,9 +139,7 @@ def document(found: Sequence[Row]) -> str:
         "a small model of the recipe's structure (`ModelSpec.small`), on rows with different numbers of valid tokens,",
         f"{ACCUMULATE} micro-batches a step. Columns `full_dtensor` and `partial_dtensor` hold loss and gradient norm",
         "of every step against `spmd_types`: *equal bits*, or the largest relative difference, which is at most",
-        f"{WITHIN:g}. The processes run with `MKL_CBWR=AUTO`: MKL otherwise may sum in an order that depends on where",
-        "operands lie in memory. Without it full_dtensor was apart by up to 3e-07 on meshes of three axes in one run,",
-        "and equal on one of them in the next.",
+        f"{WITHIN:g}.",
         "",
         "Column `one device` is how far `spmd_types` is then from a run without any mesh. Sums over ranks are taken in",
         "another order than on one device, and each step starts from what the last one left of that. SP: sequence",
