@@ -24,14 +24,28 @@ from tests.parity.processes import on_processes
 CP2 = ParallelismDims(cp=2)
 
 
-def test_the_last_label_of_the_first_part_is_the_first_token_of_the_second():
-    tokens = torch.arange(8).unsqueeze(0)
-    labels = torch.tensor([[1, 2, 3, 4, 5, 6, 7, IGNORE]])
+def parts_of(length):
+    """Of one row of 0, 1, 2 ... what each of two ranks has."""
+    tokens = torch.arange(length).unsqueeze(0)
+    labels = torch.cat((tokens[:, 1:], torch.tensor([[IGNORE]])), 1)
     whole = Batch(tokens=tokens, labels=labels, positions=tokens, documents=torch.zeros_like(tokens))
-    first, second = (own_part(whole, shape_view(CP2, rank)["cp"]) for rank in (0, 1))
-    assert first.labels[0, -1] == second.tokens[0, 0] == 4
-    assert second.labels.tolist() == [[5, 6, 7, IGNORE]]
-    assert second.positions.tolist() == [[4, 5, 6, 7]]
+    return [own_part(whole, shape_view(CP2, rank)["cp"]) for rank in (0, 1)]
+
+
+def test_the_last_label_of_the_first_part_is_the_first_token_of_the_second():
+    """10 tokens are cut in the middle: they make no two pieces for each rank."""
+    first, second = parts_of(10)
+    assert first.labels[0, -1] == second.tokens[0, 0] == 5
+    assert second.labels.tolist() == [[6, 7, 8, 9, IGNORE]]
+    assert second.positions.tolist() == [[5, 6, 7, 8, 9]]
+
+
+def test_so_it_is_at_every_cut_where_a_rank_has_a_piece_of_the_head_and_one_of_the_tail():
+    first, second = parts_of(8)
+    assert first.tokens.tolist() == [[0, 1, 6, 7]]
+    assert second.tokens.tolist() == [[2, 3, 4, 5]]
+    assert first.labels.tolist() == [[1, 2, 7, IGNORE]]
+    assert second.labels.tolist() == [[3, 4, 5, 6]]
 
 
 def test_a_roll_of_the_part_is_refused():

@@ -91,7 +91,6 @@ def test_json_prints_one_document_wherever_the_flag_stands(
     ("arguments", "said"),
     [
         ([], "error: meshwright check: no recipe"),
-        (["--json"], "error: meshwright check: no recipe"),
         (["--parallel.tp", "2"], "error: meshwright check: '--parallel.tp' where the recipe belongs"),
         (["llama_debug"], "error: recipe: no recipe 'llama_debug', did you mean 'llama3_debug'?"),
         (["llama3_debug", "--jsn"], "error: --jsn: no such flag"),
@@ -105,6 +104,14 @@ def test_a_wrong_command_line_is_exit_code_2(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(said)
+
+
+def test_with_json_a_wrong_command_line_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--json"]) == 2
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert (document["verdict"], document["problems"][0]["what"]) == ("wrong", "no recipe")
+    assert shown.err.startswith("error: meshwright check: no recipe")
 
 
 def test_its_help_lists_the_recipes_and_loads_no_torch(capsys: pytest.CaptureFixture[str]) -> None:

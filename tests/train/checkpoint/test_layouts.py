@@ -107,3 +107,14 @@ def test_so_it_is_with_eight_ranks(tmp_path):
         assert unequal == set(), source
     checkpoint, true = saved_from({"one rank": {}}, tmp_path / "one")["one rank"]
     assert all(same(mine, true) for mine in loaded_into(EIGHT, checkpoint).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["spmd_types", "full_dtensor", "partial_dtensor"])
+def test_so_it_is_from_every_layout_on_every_backend_to_every_other(tmp_path, backend):
+    backends = ("spmd_types", "full_dtensor", "partial_dtensor")
+    every = {f"{name}, {each}": {**layout, "backend": each} for name, layout in LAYOUTS.items() for each in backends}
+    mine = {name: layout for name, layout in every.items() if name.endswith(backend)}
+    for source, (checkpoint, true) in saved_from(mine, tmp_path).items():
+        unequal = {name for name, found in loaded_into(every, checkpoint).items() if not same(found, true)}
+        assert unequal == set(), source
