@@ -14,7 +14,8 @@ BIN := .venv/bin
 
 VERSION ?= 2.14.1
 OTHER := .venv-torch-$(VERSION)
-ON_TORCH := tests/backends tests/comm tests/parity tests/train tests/check/test_functions.py tests/check/test_intercept.py
+ON_TORCH := tests/backends tests/comm tests/parity tests/train \
+	tests/check/test_flex.py tests/check/test_functions.py tests/check/test_intercept.py
 
 .PHONY: train test test-slow test-torch lint oracle parity-table mutants bench setup clean
 

@@ -29,6 +29,7 @@ class Problem:
     why:   the reason in one sentence ("" where `what` says it all)
     fix:   what to write instead ("" where only the user can know)
     code:  its kind, where there is a page on it
+    uneven: whether a length is no multiple of its ranks: another degree would do, and what is declared is not wrong
     """
 
     where: str
@@ -36,6 +37,7 @@ class Problem:
     why: str = ""
     fix: str = ""
     code: Code | None = None
+    uneven: bool = False
 
     def __str__(self) -> str:
         lines = [f"{self.where}: {self.what}" if self.where else self.what]

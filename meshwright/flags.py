@@ -23,7 +23,7 @@ def parse(config: Config, arguments: Sequence[str], *, program: str) -> Config:
     """A copy of the dataclass `config` in which the flags among `arguments` are set.
 
     A field that is annotated with an abstract class has the flags of the object that `config` holds there. `--help`
-    prints the flags and ends with SystemExit(0). Raises ConfigError for a flag that does not exist and for a value
+    prints the flags and ends with SystemExit(0). Errors: `ConfigError` for a flag that does not exist and for a value
     that its field cannot hold.
     """
     explained = io.StringIO()

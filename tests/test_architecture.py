@@ -128,6 +128,7 @@ FORBIDDEN = {
     r"^\s*(import|from)\s+(spmd_types|torchtitan)\b": (),
     r"(?<![\w.])/(work|tmp|root|home|opt|usr)/": (),
     r"\bTODO\b|\bFIXME\b|NotImplementedError": (),
+    r"\bRaises [A-Z]": (),
     r"_fsdp_param|_get_fsdp_state": ("backends/fsdp.py",),
 }
 """What stands nowhere in the package but in these places."""
@@ -169,6 +170,18 @@ def unexplained(root: Path) -> list[str]:
     return [str(folder.relative_to(root)) for folder in sorted(folders) if not (folder / "README.md").is_file()]
 
 
+def unnamed(root: Path) -> list[str]:
+    """Modules and rooms within a room that its README does not name in backticks. Recipes are named by the command."""
+    found = []
+    for folder in sorted({file.parent for file in files(root)} - {root, root / "recipes"}):
+        readme = folder / "README.md"
+        told = readme.read_text() if readme.is_file() else ""
+        names = [file.stem for file in sorted(folder.glob("*.py")) if not file.stem.startswith("__")]
+        names += [f"{file.parent.name}/" for file in sorted(folder.glob("*/__init__.py"))]
+        found += [f"{folder.relative_to(root)}: {name}" for name in names if f"`{name}`" not in told]
+    return found
+
+
 def undocumented_methods(module: ModuleType) -> list[str]:
     """Public methods and nested classes of public classes whose docstring is neither written nor inherited."""
     found = []
@@ -191,6 +204,7 @@ RULES = {
     "forbidden": forbidden,
     "docstrings": undocumented,
     "rooms": unexplained,
+    "readmes": unnamed,
 }
 
 MODULE = '"""Bad."""\n'
@@ -212,11 +226,14 @@ BROKEN = [
     ("forbidden", "core/bad.py", MODULE + "from torchtitan.models import llama\n"),
     ("forbidden", "core/bad.py", MODULE + f'path = "{"/".join(("", "home", "me", "data"))}"\n'),
     ("forbidden", "core/bad.py", MODULE + "x = 1  # TODO\n"),
+    ("forbidden", "core/bad.py", '"""Raises ConfigError if it is bad: docstrings say `Errors:`."""\n'),
     ("forbidden", "backends/bad.py", MODULE + "module._get_fsdp_state()\n"),
     ("docstrings", "core/bad.py", MODULE + "\n\ndef public():\n    pass\n"),
     ("docstrings", "core/bad.py", MODULE + "\n\nclass Public:\n    pass\n"),
     ("docstrings", "core/bad.py", "x = 1\n"),
     ("rooms", "core/bad.py", MODULE),
+    ("readmes", "core/bad.py", MODULE),
+    ("readmes", "train/data/bad.py", MODULE),
 ]
 
 

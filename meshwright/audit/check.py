@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
+import torch
 from torch import nn
 
 from meshwright.audit.condense import BLOCK, Condensed, condensed
 from meshwright.audit.report import Report, Traffic, folded
 from meshwright.audit.step import RankStep
 from meshwright.audit.storage import Stored, edges, numbers, storage, sums
-from meshwright.audit.traffic import crossings, regions
+from meshwright.audit.traffic import crossings, in_compute, regions
 from meshwright.audit.whole import Calls, passed, path_of
 from meshwright.backends.torch_releases import warn_of_untested
 from meshwright.comm.grid import BASE, ParallelismDims
@@ -37,6 +39,7 @@ def check(
     try:
         dims = run_dims(config)
         report.mesh, report.world, report.stages = str(dims), dims.world, dims.pp
+        report.uncounted = _UNCOUNTED.get(config.compute.recompute, "")
         report.add(arithmetic(config, dims))
         config = _in_parts(mended(config), dims)
         whole = condensed(config)
@@ -53,6 +56,13 @@ def check(
     except MeshwrightError as error:
         report.add(error.problems)
     return report
+
+
+_UNCOUNTED: Final[Mapping[str, str]] = {
+    "full": "what blocks send again in backward, where they are computed anew",
+    "selective": "what every second block sends again in backward, where it is computed anew",
+}
+"""By `compute.recompute`."""
 
 
 def corners(dims: ParallelismDims) -> tuple[int, ...]:
@@ -110,16 +120,17 @@ def _types(
         finished.append(step.judge(_rows(config, dims), _length(config, dims) // dims.cp))
         report.trusted += [each for each in step.believed() if each not in report.trusted]
         if number == 0:
+            policy = storage_policy(config.compute, dims)
             stored = Stored(step.condensed, step.states, dims)
             rows = [
                 *(
                     row
                     for root in roots(step.model, step.loss)
-                    for row in crossings(root, step.states, step.audit, crossing, times)
+                    for row in crossings(root, step.states, step.audit, crossing, times, policy.precision)
                 ),
                 *regions(step.meter, times),
-                *storage(stored, times, storage_policy(config.compute, dims)),
-                *_edges(config, step, crossing, dims, times),
+                *storage(stored, times, policy),
+                *_edges(config, step, crossing, dims, times, policy.precision),
                 *sums(stored),
                 *numbers(dims),
             ]
@@ -129,14 +140,20 @@ def _types(
 
 
 def _edges(
-    config: TrainConfig, step: RankStep, crossing: Calls, dims: ParallelismDims, times: int
+    config: TrainConfig,
+    step: RankStep,
+    crossing: Calls,
+    dims: ParallelismDims,
+    times: int,
+    precision: torch.dtype | None,
 ) -> Iterator[Traffic]:
     """The stream goes on as the last norm finds it."""
     contract = step.model.norm.contract
     if contract is not None:
         stages = ORDERS[config.parallel.schedule].per_rank
         change = contract.inputs["x"]
-        yield from edges(crossing["norm"][0].inputs["x"], change.src, step.audit.view, dims, times * stages)
+        stream = in_compute(crossing["norm"][0].inputs["x"], precision)
+        yield from edges(stream, change.src, step.audit.view, dims, times * stages)
 
 
 def _by_module(model: nn.Module) -> Callable[[Problem], tuple[int, int, int]]:

@@ -31,6 +31,7 @@ def document(report: Report) -> str:
                 for problem in report.told
             ],
             "collectives": [asdict(row) for row in report.traffic],
+            "uncounted": report.uncounted,
         },
         indent=2,
     )

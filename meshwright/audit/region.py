@@ -29,13 +29,12 @@ def demand_gradients(boundary: Boundary, region: LocalMapConfig, call: Call) -> 
     for name, declared in region.in_grad_shardings.items():
         x = call[name]
         if declared is None and isinstance(x, Tensor) and x.requires_grad:
-            enters = {**(boundary.config.in_src_shardings or {}), **(boundary.config.in_dst_shardings or {})}
             boundary.audit.tell(
                 Problem(
                     where=boundary.field(f"local_map.in_grad_shardings[{name!r}]"),
                     what=f"declared None, but {name} arrives with a gradient wanted of it",
                     why="what a region hands back for an input is declared: where R meets S it is P",
-                    fix=f"{name!r}: {suggest.shown(SpmdLayout(enters[name]).dual)}",
+                    fix=f"{name!r}: {suggest.shown(SpmdLayout(boundary.config.enters[name]).dual)}",
                 )
             )
 

@@ -31,8 +31,8 @@ class Traffic:
 
 @dataclass
 class Report:
-    """mesh: the degrees in words; world: number of ranks; stages: those of a pipeline; judged: the ranks whose step was
-    followed.
+    """mesh: the degrees in words; world: number of ranks; stages: those of a pipeline; uncounted: what is sent and does
+    not stand in traffic; judged: the ranks whose step was followed.
 
     typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already. trusted: what no
     rule sees and the declarations say, `where` being the module.
@@ -42,6 +42,7 @@ class Report:
     mesh: str = ""
     world: int = 0
     stages: int = 1
+    uncounted: str = ""
     judged: tuple[int, ...] = ()
     typed: bool = False
     trusted: list[Trusted] = field(default_factory=list)

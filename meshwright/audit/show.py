@@ -35,6 +35,8 @@ def show(report: Report, console: Console) -> None:
             _table(report.traffic, report.stages, None if console.is_terminal else WIDTH),
             soft_wrap=not console.is_terminal,
         )
+        if report.uncounted:
+            console.print(Text(f"not counted: {report.uncounted}", style="dim"), soft_wrap=True)
 
 
 def _verdict(report: Report) -> Text:

@@ -30,6 +30,7 @@ from meshwright.train.config import TrainConfig
 from meshwright.train.gradients import Gradients, clip
 from meshwright.train.loss import roots, token_losses
 from meshwright.train.optimizer import adamw
+from meshwright.train.preflight import unplaceable
 from meshwright.types.kinds import P, R
 
 
@@ -72,6 +73,9 @@ class RankStep:
         self.states: States = parallelize(self.model, self.audit)
         if self.loss is not None:
             parallelize(self.loss, self.audit)
+        for root in roots(self.model, self.loss):
+            for problem in unplaceable(config, root):
+                self.tell(problem)
         self.audit.watch(self.model)
         self.world = shape_view(dims, rank, WORLD)["world"]
 

@@ -79,10 +79,10 @@ class Stored:
 def storage(stored: Stored, times: int, policy: StoragePolicy) -> Iterator[Traffic]:
     """Gathers of parameters and sums of their gradients over the data axes, as FSDP makes them.
 
-    times: micro-batches; a pipeline gathers once for all of them.
+    times: micro-batches; a pipeline that frees nothing in between gathers once for all of them.
     """
     dims = stored.dims
-    times = times if dims.pp == 1 else 1
+    times = times if dims.pp == 1 or policy.frees else 1
     for path, names, freed in stored.groups(policy):
         size = stored.bytes_of(names, policy.precision)
         trained = stored.bytes_of([name for name in names if stored.states[name].trained], policy.reduce_precision)

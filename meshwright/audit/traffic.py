@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+import torch
 from torch import nn
 
 from meshwright.audit.meter import Meter, sent
@@ -18,8 +20,18 @@ from meshwright.core.tree import map_tree
 from meshwright.types.planner import Transition
 
 
-def crossings(model: nn.Module, states: States, backend: Backend, passed: Calls, times: int) -> Iterator[Traffic]:
-    """What the contracts of `model` send in one step of `times` micro-batches."""
+def crossings(
+    model: nn.Module,
+    states: States,
+    backend: Backend,
+    passed: Calls,
+    times: int,
+    precision: torch.dtype | None = None,
+) -> Iterator[Traffic]:
+    """What the contracts of `model` send in one step of `times` micro-batches.
+
+    precision: of float32 tensors in compute, where it is another.
+    """
     names = {id(state): name for name, state in (*model.named_parameters(), *model.named_buffers())}
     for name, module in model.named_modules():
         contract = module.contract if isinstance(module, Module) else None
@@ -28,7 +40,12 @@ def crossings(model: nn.Module, states: States, backend: Backend, passed: Calls,
         path = path_of(name, module)
         for call in passed.get(path, ()):
             for what, change, seen in (*_crossing(contract, call), *_states(module, contract, states, names)):
-                yield from _sent(path, what, change, seen, backend, times)
+                yield from _sent(path, what, change, in_compute(seen, precision), backend, times)
+
+
+def in_compute(seen: Seen, precision: torch.dtype | None) -> Seen:
+    """What crosses, in the precision of compute."""
+    return replace(seen, dtype=precision) if precision is not None and seen.dtype is torch.float32 else seen
 
 
 def _crossing(contract: Contract, passed: Passed) -> Iterator[tuple[str, Transition, Seen]]:

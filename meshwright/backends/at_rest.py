@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Size, Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
-from torch.distributed.tensor import Shard as DTensorShard
+from torch.distributed.tensor import DTensor
 
+from meshwright.backends.placements import placements, unplaced
 from meshwright.errors import ConfigError, Problem
-from meshwright.types.kinds import I, R, Shard
+from meshwright.types.kinds import P
 from meshwright.types.layout import SpmdLayout
 
 
@@ -20,47 +20,33 @@ def on_mesh(value: Tensor, shape: Sequence[int], layout: SpmdLayout, mesh: Devic
     value: this rank's part, or a DTensor already; layout: of it, on the base axes. Without a mesh, or on a mesh of one
     rank, the value is the whole tensor and stays plain.
 
-    Errors: `ConfigError` for a layout that no DTensor has: one that differs by rank, a pending sum, pieces that are
-    uneven on purpose, axes that cut a dim in another order than the mesh has.
+    Errors: `ConfigError` for a layout that no DTensor has, where the value is none yet: one that differs by rank, a
+    pending sum, pieces that are uneven on purpose, axes that cut a dim in another order than the mesh has.
     """
     if isinstance(value, DTensor) or mesh is None or mesh.size() == 1:
         return value.detach()
-    axes = mesh.mesh_dim_names or ()
-    problems = _unfit(layout, axes, name)
+    own = {axis: (axis,) for axis in mesh.mesh_dim_names or ()}
+    held = layout.only(own.__contains__)
+    problems = [*_sums(held, name), *unplaced(held, own, name)]
     if problems:
         raise ConfigError(problems)
-    placements: list[Placement] = [
-        DTensorShard(kind.dim) if isinstance(kind := layout.get(axis, R), Shard) else Replicate() for axis in axes
-    ]
+    placed = placements(held, own, mesh)
     return DTensor.from_local(
-        value.detach(), mesh, placements, run_check=False, shape=Size(shape), stride=_contiguous(shape)
+        value.detach(), mesh, placed, run_check=False, shape=Size(shape), stride=_contiguous(shape)
     )
 
 
-def _unfit(layout: SpmdLayout, axes: Sequence[str], name: str) -> list[Problem]:
-    on = {axis: kind for axis, kind in layout.items() if axis in axes}
-    problems = [
+def _sums(layout: SpmdLayout, name: str) -> list[Problem]:
+    return [
         Problem(
             where=name,
             what=f"{kind!r} on {axis!r} cannot be kept",
             why="what is kept is one value, whole on every rank or cut in equal pieces",
             fix=f"{axis!r}: R, or S(dim) in its state_shardings",
         )
-        for axis, kind in on.items()
-        if not (kind in (R, I) or (isinstance(kind, Shard) and kind.sizes is None))
+        for axis, kind in layout.items()
+        if kind is P
     ]
-    for dim in {kind.dim for kind in on.values() if isinstance(kind, Shard)}:
-        order = [axis for axis in layout.sharding(dim) if axis in axes]
-        if order != sorted(order, key=axes.index):
-            problems.append(
-                Problem(
-                    where=name,
-                    what=f"dim {dim} is cut over {', '.join(order)}, in this order",
-                    why=f"the mesh has them as {', '.join(axes)}",
-                    fix="the order of the mesh in its state_shardings",
-                )
-            )
-    return problems
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

@@ -39,15 +39,22 @@ class Backend(ABC):
 
     @abstractmethod
     def enter(self, value: Tensor, layout: SpmdLayout) -> Tensor:
-        """A local tensor of the data loader or a pipeline edge -> a tensor of compute."""
+        """A local tensor of the data loader or a pipeline edge -> a tensor of compute.
+
+        Errors: `SpmdTypeError` where the backend cannot express the layout.
+        """
 
     @abstractmethod
-    def leave(self, value: Tensor) -> Tensor:
+    def leave(self, value: Tensor, layout: SpmdLayout) -> Tensor:
         """A tensor of compute -> the plain local tensor."""
 
     @abstractmethod
     def cross(self, transition: Transition) -> Crossing | None:
-        """The function that carries a tensor over a boundary, compiled once; None where nothing changes."""
+        """The function that carries a tensor over a boundary, compiled once; None where nothing changes.
+
+        Errors: `SpmdTypeError`, here where the backend cannot express a layout, in the function where a tensor comes
+        that is not as declared.
+        """
 
     def install(self, module: nn.Module, contract: Contract, path: str) -> None:
         """Make the module's forward cross its boundary as the contract says."""

@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor._utils import ExplicitRedistributionContext
 
 from meshwright.backends.erased import Erased
-from meshwright.backends.placements import Placements, demand_placed, placements, redistribute, unwrap, wrap
+from meshwright.backends.placements import Placements, demand_placed, placements, redistribute, unplaced, unwrap, wrap
 from meshwright.backends.rows import LinearByRows
 from meshwright.backends.storage import Storage
-from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.comm.grid import DENSE, Axes, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.transport import Transport
 from meshwright.core.boundary import Crossing, Crossings, install
 from meshwright.core.contract import Contract
+from meshwright.core.tree import map_tree
+from meshwright.errors import Problem
 from meshwright.types.axes import CP, TP, TP_COPY, TP_KV
 from meshwright.types.kinds import P, R, Shard
 from meshwright.types.layout import SpmdLayout
@@ -64,11 +65,22 @@ class DTensors(Erased):
     def enter(self, value: Tensor, layout: SpmdLayout) -> Tensor:
         return self._wraps(layout.only(lambda axis: axis in self.dims.active()), "the input")(value)
 
-    def leave(self, value: Tensor) -> Tensor:
-        if not isinstance(value, DTensor):
+    def leave(self, value: Tensor, layout: SpmdLayout) -> Tensor:
+        held = layout.only(self.dims.active().__contains__)
+        if self.mesh is None:
             return value
-        back = tuple(Replicate() if isinstance(found, Partial) else found for found in value.placements)
-        return unwrap(value, back)
+        return unwrap(demand_placed(value, self._placed(held), "what leaves compute"), self._placed(held.dual))
+
+    @classmethod
+    def problems(cls, model: nn.Module, axes: Axes) -> list[Problem]:
+        """The declared layouts of `model`, whose contracts are compiled, that no DTensor has."""
+        found = []
+        for path, module in model.named_modules():
+            contract = getattr(module, "contract", None)
+            for field, layout in _declared(contract) if contract is not None else ():
+                tracked = layout.only(cls.tracked.__contains__)
+                found += unplaced(tracked, axes, f"{path or type(module).__name__}.sharding_config.{field}")
+        return list(dict.fromkeys(found))
 
     def install(self, module: nn.Module, contract: Contract, path: str) -> None:
         if self.mesh is None:
@@ -152,6 +164,20 @@ class PartialDTensor(DTensors):
     """DTensors over tp alone: data axes and cp are out of band."""
 
     tracked = frozenset({TP, TP_KV, TP_COPY})
+
+
+def _declared(contract: Contract) -> Iterator[tuple[str, SpmdLayout]]:
+    """Each declared layout with its field."""
+    for name, change in contract.inputs.items():
+        yield f"in_src_shardings[{name!r}]", change.src
+        yield f"in_dst_shardings[{name!r}]", change.dst
+    for name, change in contract.states.items():
+        yield f"state_shardings[{name!r}]", change.dst
+    outputs: list[Transition] = []
+    map_tree(lambda change: outputs.append(change) if change is not None else None, contract.outputs)
+    for change in outputs:
+        yield "out_src_shardings", change.src
+        yield "out_dst_shardings", change.dst
 
 
 def _by_rows(forward: Callable[..., Any]) -> Callable[..., Any]:

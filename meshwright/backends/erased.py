@@ -41,7 +41,7 @@ class Erased(Backend):
     def enter(self, value: Tensor, layout: SpmdLayout) -> Tensor:
         return value
 
-    def leave(self, value: Tensor) -> Tensor:
+    def leave(self, value: Tensor, layout: SpmdLayout) -> Tensor:
         return value
 
     def cross(self, transition: Transition) -> Crossing | None:

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import DataParallelMeshDims
-from torch.distributed.tensor import DTensor, Placement, Replicate
-from torch.distributed.tensor import Shard as DTensorShard
+from torch.distributed.tensor import DTensor
 
+from meshwright.backends.placements import placements, unplaced
 from meshwright.backends.storage import PLAIN, SHARD_DIM, Storage, StoragePolicy
-from meshwright.comm.grid import Axes, ParallelismDims, lower
+from meshwright.comm.grid import DENSE, Axes, ParallelismDims, lower
+from meshwright.errors import Problem
 from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD
-from meshwright.types.kinds import R, S, Shard
+from meshwright.types.kinds import S
 from meshwright.types.layout import SpmdLayout
 
 
@@ -50,14 +51,12 @@ class Fsdp(Storage):
 
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
         base = lower(layout, axes)
+        placed = placements(layout, axes, self.mesh)
         local = value.new_empty(base.local_shape(tuple(value.shape), self.degree, self.index))
-        return DTensor.from_local(
-            local, self.mesh, self._placements(base), run_check=False, shape=value.shape, stride=value.stride()
-        )
+        return DTensor.from_local(local, self.mesh, placed, run_check=False, shape=value.shape, stride=value.stride())
 
-    def _placements(self, base: SpmdLayout) -> list[Placement]:
-        kinds = [base.get(axis, R) for axis in self.mesh.mesh_dim_names or ()]
-        return [DTensorShard(kind.dim) if isinstance(kind, Shard) else Replicate() for kind in kinds]
+    def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
+        return [*super().problems(name, layout), *unplaced(layout, DENSE, name)]
 
     def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
         policy = self.policy
@@ -90,17 +89,8 @@ class Fsdp(Storage):
         return lower(layout, axes).replace(**{DP_SHARD: S(SHARD_DIM)})
 
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
-        device = torch.device("cpu") if self.policy.offload else device
-        if not isinstance(value, DTensor):
-            return torch.empty_like(value, device=device)
-        return DTensor.from_local(
-            torch.empty_like(self.local(value), device=device),
-            value.device_mesh,
-            value.placements,
-            run_check=False,
-            shape=value.shape,
-            stride=value.stride(),
-        )
+        """On the host, where it lies there at rest: a DTensor's part may lie elsewhere than its mesh."""
+        return torch.empty_like(value, device=torch.device("cpu") if self.policy.offload else device)
 
     def local(self, value: Tensor) -> Tensor:
         if type(value) is not DTensor:  # its isinstance goes through a metaclass, and this runs for every gradient
@@ -114,8 +104,10 @@ class Fsdp(Storage):
     def held(self, model: nn.Module) -> Iterator[None]:
         assert isinstance(model, FSDPModule)
         _finish_backward(model, False)
-        yield
-        _finish_backward(model, True)
+        try:
+            yield
+        finally:
+            _finish_backward(model, True)
         for group in _fsdp_groups(model):
             group.post_backward()
         model._get_fsdp_state()._root_post_backward_final_callback()

@@ -16,7 +16,7 @@ from torch.distributed.tensor import Shard as DTensorShard
 
 from meshwright.comm.grid import BASE, Axes, lower
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import I, P, R, Shard, SpmdType
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 Placements = tuple[Placement, ...]
@@ -24,37 +24,40 @@ Placements = tuple[Placement, ...]
 _WHOLE: Final = {R: Replicate(), I: Replicate(), P: Partial()}
 
 
+def unplaced(layout: SpmdLayout, axes: Axes, where: str) -> list[Problem]:
+    """Why a DTensor cannot lie so: a list V, stated lengths, a dim that an inner axis of the mesh cuts before an outer
+    one. axes: what the axes of the layout flatten; where: how a problem names the layout."""
+    base = lower(layout, axes)
+    found = [
+        _problem(where, f"{kind!r} on {axis!r} has no placement", "a DTensor is replicated, partial or evenly sharded")
+        for axis, kind in layout.items()
+        if kind is V or (isinstance(kind, Shard) and kind.sizes is not None)
+    ]
+    for dim in sorted({kind.dim for kind in base.values() if isinstance(kind, Shard)}):
+        over = base.sharding(dim)
+        if list(over) != sorted(over, key=BASE.index):
+            found.append(_problem(where, f"dim {dim} is cut over {', '.join(over)} in this order", _ORDER))
+    return found
+
+
+def _problem(where: str, what: str, why: str) -> Problem:
+    return Problem(where=where, what=what, why=why, fix="--parallel.backend spmd_types, or another layout")
+
+
 def placements(layout: SpmdLayout, axes: Axes, mesh: DeviceMesh) -> Placements:
     """One placement per dim of the mesh; R and I are both `Replicate`.
 
-    Errors: `SpmdTypeError` where a DTensor cannot lie so: a list V, stated lengths, a dim that an inner axis of the
-    mesh cuts before an outer one.
+    Errors: `SpmdTypeError` where a DTensor cannot lie so.
     """
+    problems = unplaced(layout, axes, str(layout))
+    if problems:
+        raise SpmdTypeError(problems)
     base = lower(layout, axes)
-    for dim in {kind.dim for kind in base.values() if isinstance(kind, Shard)}:
-        over = base.sharding(dim)
-        if list(over) != sorted(over, key=BASE.index):
-            raise _refused(layout, f"dim {dim} is cut over {', '.join(over)} in this order", _ORDER)
-    return tuple(_placement(layout, base.get(axis, R)) for axis in mesh.mesh_dim_names or ())
+    return tuple(_placement(base.get(axis, R)) for axis in mesh.mesh_dim_names or ())
 
 
-def _placement(layout: SpmdLayout, kind: SpmdType) -> Placement:
-    if isinstance(kind, Shard) and kind.sizes is None:
-        return DTensorShard(kind.dim)
-    if kind in _WHOLE:
-        return _WHOLE[kind]
-    raise _refused(layout, f"{kind!r} has no placement", "a DTensor is replicated, partial or evenly sharded")
-
-
-def _refused(layout: SpmdLayout, what: str, why: str) -> SpmdTypeError:
-    return SpmdTypeError(
-        Problem(
-            where=str(layout),
-            what=f"{what}, as a DTensor",
-            why=why,
-            fix="--parallel.backend spmd_types, or another layout",
-        )
-    )
+def _placement(kind: SpmdType) -> Placement:
+    return DTensorShard(kind.dim) if isinstance(kind, Shard) else _WHOLE[kind]
 
 
 _ORDER: Final = "a DTensor cuts a dim over the axes of its mesh from the outermost to the innermost"

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 
+from meshwright.backends.placements import demand_placed
 from meshwright.errors import Problem, SpmdTypeError
 
 _WHOLE: Final = Replicate()
@@ -57,11 +58,13 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, made: tuple[Placement, ...]) -> Any:
         ctx.save_for_backward(x, weight)
+        ctx.made = made
         return DTensor.from_local(F.linear(x.to_local(), weight.to_local()), x.device_mesh, made, run_check=False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, Any, None]:
         x, weight = ctx.saved_tensors
+        demand_placed(grads[0], _arrives(ctx.made, grads[0]), "the gradient of what F.linear returns")
         pairs = zip(x.placements, weight.placements, strict=True)
         back = [_back(*each) for each in zip(grads[0].placements, pairs, strict=True)]
         grad, rows = grads[0].to_local().flatten(0, -2), x.to_local().flatten(0, -2)
@@ -72,6 +75,14 @@ class _Linear(torch.autograd.Function):
             _placed(of_weight, weight, [each for _, each in back]),
             None,
         )
+
+
+def _arrives(made: Sequence[Placement], grad: Any) -> tuple[Placement, ...]:
+    """The placements that the gradient of the result has to have: of a whole one whole as of I, or a sum as of R."""
+    came = getattr(grad, "placements", made)
+    return tuple(
+        each if mine == _WHOLE and each == _WHOLE else _dual(mine) for mine, each in zip(made, came, strict=True)
+    )
 
 
 def _placed(local: Tensor, like: Any, placements: Sequence[Placement]) -> Any:

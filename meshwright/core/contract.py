@@ -273,6 +273,7 @@ class _Compiler:
                     f"dim {dim} of {list(shape)} does not divide over {' x '.join(over)} = {parts} ranks",
                     _EQUAL_PARTS,
                     f"a length that is a multiple of {parts}, or fewer ranks on {' and '.join(over)}",
+                    uneven=True,
                 )
 
     def known(self, name: str, names: tuple[str, ...], field: str, what: str) -> bool:
@@ -295,8 +296,9 @@ class _Compiler:
             f"{missing} = the layout that the tensor {means}",
         )
 
-    def say(self, field: str, what: str, why: str = "", fix: str = "") -> None:
-        self.problems.append(Problem(where=f"{self.path}.sharding_config.{field}", what=what, why=why, fix=fix))
+    def say(self, field: str, what: str, why: str = "", fix: str = "", *, uneven: bool = False) -> None:
+        where = f"{self.path}.sharding_config.{field}"
+        self.problems.append(Problem(where=where, what=what, why=why, fix=fix, uneven=uneven))
 
 
 _EQUAL_PARTS: Final = "every rank holds an equal part of a parameter or buffer"

@@ -67,6 +67,11 @@ class ShardingConfig:
         self.out_src_shardings = map_tree(_layout, self.out_src_shardings)
         self.out_dst_shardings = map_tree(_layout, self.out_dst_shardings)
 
+    @property
+    def enters(self) -> dict[str, Layout]:
+        """Argument of forward -> its layout as forward sees it."""
+        return {**(self.in_src_shardings or {}), **(self.in_dst_shardings or {})}
+
 
 def _layout(declared: Layout | None) -> SpmdLayout | None:
     return None if declared is None else SpmdLayout(declared)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from meshwright.parity.outcome import Outcome
+from meshwright.parity.outcome import KINDS, Outcome
 
 WITHIN: Final = 1e-5
 """Relative, in float32: what another order of summation leaves."""
-ORDERS: Final[Mapping[str, Sequence[float]]] = {
-    "weights": (2, torch.inf),
-    "grads": (2, torch.inf),
-    "updated": (2, torch.inf),
-    "means": (2, torch.inf),
-    "squares": (2, torch.inf),
-}
-"""Vector norms by kind: of the whole tensor, and of its largest element."""
+NORMS: Final[Sequence[float]] = (2, torch.inf)
+"""Vector norms: of the whole tensor, and of its largest element."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,7 @@ class Off:
     more: int = 0
 
 
-def error_of(mine: Tensor, true: Tensor, orders: Sequence[float] = (2, torch.inf)) -> float:
+def error_of(mine: Tensor, true: Tensor, orders: Sequence[float] = NORMS) -> float:
     """The largest relative error in these vector norms; inf where something is not a number."""
     return max(_error(mine, true, order) for order in orders)
 
@@ -48,7 +42,7 @@ def _error(mine: Tensor, true: Tensor, order: float) -> float:
 
 def largest_error(mine: Outcome, true: Outcome) -> float:
     """Of loss, norm and every tensor."""
-    return max(error for _, _, error in _errors(mine, true))
+    return max(_errors(mine, true))
 
 
 def first_off(mine: Outcome, true: Outcome, within: float = WITHIN) -> list[Off]:
@@ -62,14 +56,11 @@ def first_off(mine: Outcome, true: Outcome, within: float = WITHIN) -> list[Off]
     worst = max(_relative(loss, true.loss) for loss in losses)
     if worst >= within or len(losses) > 1:
         found.append(Off("loss", "", worst))
-    for kind, orders in ORDERS.items():
-        mine_all, true_all = getattr(mine, kind), getattr(true, kind)
-        names = [name for name in true_all if name in mine_all and _is_off(mine, true, kind, name, orders, within)]
-        names += [name for name in true_all if name not in mine_all]
+    for kind in KINDS:
+        names = [name for name in getattr(true, kind) if _is_off(mine, true, kind, name, within)]
         if names:
             name = names[0 if found else -1]
-            wrong = error_of(mine_all[name], true_all[name], orders) if name in mine_all else math.inf
-            return [*found, Off(kind, name, wrong, len(names) - 1)]
+            return [*found, Off(kind, name, _tensor_error(mine, true, kind, name), len(names) - 1)]
     norms = {part.grad_norm for part in mine.parts} or {mine.grad_norm}
     worst = max(_relative(norm, true.grad_norm) for norm in norms)
     if not found and (worst >= within or len(norms) > 1):
@@ -77,19 +68,19 @@ def first_off(mine: Outcome, true: Outcome, within: float = WITHIN) -> list[Off]
     return found
 
 
-def _is_off(mine: Outcome, true: Outcome, kind: str, name: str, orders: Sequence[float], within: float) -> bool:
-    if (kind, name) in mine.apart:
-        return True
-    return error_of(getattr(mine, kind)[name], getattr(true, kind)[name], orders) >= within
+def _is_off(mine: Outcome, true: Outcome, kind: str, name: str, within: float) -> bool:
+    return (kind, name) in mine.apart or _tensor_error(mine, true, kind, name) >= within
 
 
-def _errors(mine: Outcome, true: Outcome) -> list[tuple[str, str, float]]:
-    numbers = [(kind, "", _relative(getattr(mine, kind), getattr(true, kind))) for kind in ("loss", "grad_norm")]
-    tensors = [
-        (kind, name, error_of(getattr(mine, kind)[name], value, orders))
-        for kind, orders in ORDERS.items()
-        for name, value in getattr(true, kind).items()
-    ]
+def _tensor_error(mine: Outcome, true: Outcome, kind: str, name: str) -> float:
+    """inf for what one device has and no rank of the layout, as the gradient of what is not trained there."""
+    values = getattr(mine, kind).get(name)
+    return math.inf if values is None else error_of(values, getattr(true, kind)[name])
+
+
+def _errors(mine: Outcome, true: Outcome) -> list[float]:
+    numbers = [_relative(getattr(mine, kind), getattr(true, kind)) for kind in ("loss", "grad_norm")]
+    tensors = [_tensor_error(mine, true, kind, name) for kind in KINDS for name in getattr(true, kind)]
     return [*numbers, *tensors]
 
 

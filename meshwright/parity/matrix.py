@@ -14,9 +14,9 @@ from meshwright.parity.compare import first_off, largest_error
 from meshwright.parity.diagnose import law_of
 from meshwright.parity.layouts import named, world_of
 from meshwright.parity.outcome import Outcome, Part, together
-from meshwright.parity.processes import RankDied, RankFailed, Ranks
+from meshwright.parity.processes import RankDied, RankFailed, Started
 from meshwright.parity.recipe import Recipe
-from meshwright.parity.refusals import refusal
+from meshwright.parity.refusals import demand_one_device, refusal
 from meshwright.parity.shapes import Shapes
 from meshwright.parity.step import alone, process_part, thread_parts
 from meshwright.train.config import BackendName, ParallelConfig, TrainConfig
@@ -41,9 +41,10 @@ def compare(
     Errors: those of the recipe on one device; `RankDied`.
     """
     config = recipe.load()
+    demand_one_device(config)
     truth: dict[Shapes, Outcome] = {}
     rows = []
-    with closing(_Started()) as started:
+    with closing(Started()) as started:
         for layout in layouts:
             cells = []
             shapes = Shapes.of(config, layout)
@@ -51,7 +52,8 @@ def compare(
                 truth[shapes] = alone(config, shapes)
             for backend in backends:
                 small = shapes.shrunk(config, replace(layout, backend=backend))
-                parts = partial(_simulated, small, shapes) if fast else partial(started.parts, recipe, shapes, small)
+                ranks = _simulated if fast else partial(_on_processes, started, recipe)
+                parts = partial(ranks, shapes, small)
                 cells.append(_cell(config, small, shapes, truth[shapes], parts))
                 told(cells[-1])
             rows.append(cells)
@@ -83,7 +85,7 @@ def _cell(
     return ended(Verdict.OFF, error=largest, off=off, law=law_of(off[-1], mine, true, config, small, shapes))
 
 
-def _simulated(small: TrainConfig, shapes: Shapes) -> list[Part]:
+def _simulated(shapes: Shapes, small: TrainConfig) -> list[Part]:
     try:
         return thread_parts(small, shapes.batches)
     except MeshwrightError:
@@ -92,24 +94,8 @@ def _simulated(small: TrainConfig, shapes: Shapes) -> list[Part]:
         raise RankFailed(Problem(where="a simulated rank", what=f"{type(error).__name__}: {error}")) from error
 
 
-class _Started:
-    """The processes of one number of ranks, until another is asked for."""
-
-    def __init__(self) -> None:
-        self.ranks: Ranks | None = None
-
-    def parts(self, recipe: Recipe, shapes: Shapes, small: TrainConfig) -> list[Part]:
-        """What each rank holds after the step."""
-        world = world_of(small.parallel)
-        if self.ranks is None or len(self.ranks.pipes) != world:
-            self.close()
-            self.ranks = Ranks(world)
-        return self.ranks.run(recipe_part, recipe, shapes, small.parallel)
-
-    def close(self) -> None:
-        """End them."""
-        if self.ranks is not None:
-            self.ranks.end()
+def _on_processes(started: Started, recipe: Recipe, shapes: Shapes, small: TrainConfig) -> list[Part]:
+    return started.of(world_of(small.parallel)).run(recipe_part, recipe, shapes, small.parallel)
 
 
 def recipe_part(rank: int, recipe: Recipe, shapes: Shapes, layout: ParallelConfig) -> Part:

@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from meshwright.errors import Problem, RunError
 from meshwright.train.assemble import Assembly
 from meshwright.train.data import Batch
 from meshwright.train.step import train_step
@@ -54,11 +55,6 @@ class Outcome:
     apart: set[tuple[str, str]] = field(default_factory=set)
     parts: Sequence[Part] = ()
 
-    @property
-    def agreed(self) -> bool:
-        """Whether all ranks found the same loss and norm, and equal bits wherever they hold the same elements."""
-        return not self.apart and len({(part.loss, part.grad_norm) for part in self.parts}) == 1
-
 
 def step_part(run: Assembly, batches: Sequence[Batch]) -> Part:
     """One step of this rank on its micro-batches."""
@@ -93,17 +89,40 @@ def _grad(param: nn.Parameter) -> Tensor:
 
 
 def together(parts: Sequence[Part]) -> Outcome:
-    """The full tensors; for elements that several ranks hold, the first rank's. What no rank holds is nan."""
+    """The full tensors; for elements that several ranks hold, the first rank's.
+
+    Errors: `RunError` for elements that no rank holds.
+    """
     outcome = Outcome(parts[0].loss, parts[0].grad_norm, parts=parts)
     for kind in KINDS:
         full: dict[str, Tensor] = getattr(outcome, kind)
+        filled: dict[str, Tensor] = {}
         for part in parts:
             for name, local in getattr(part, kind).items():
                 shape = part.spans[name][1]
-                whole = full.setdefault(name, torch.full(shape, torch.nan, dtype=local.dtype))
-                there = whole[part.place(name)]
-                free = there.isnan()
-                if not torch.equal(there[~free], local[~free]):
+                there = full.setdefault(name, torch.zeros(shape, dtype=local.dtype))[part.place(name)]
+                held = filled.setdefault(name, torch.zeros(shape, dtype=torch.bool))[part.place(name)]
+                if not _same(there[held], local[held]):
                     outcome.apart.add((kind, name))
-                there[free] = local[free]
+                there[~held] = local[~held]
+                held.fill_(True)
+        _demand_whole(kind, filled)
     return outcome
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether all values are equal; nan equals nan."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _demand_whole(kind: str, filled: Mapping[str, Tensor]) -> None:
+    gaps = {name: int((~held).sum()) for name, held in filled.items() if not held.all()}
+    if gaps:
+        raise RunError(
+            Problem(
+                where=name,
+                what=f"{missing} of {filled[name].numel()} elements of its {kind} are held by no rank",
+                why="every element of a parameter lies on some rank",
+            )
+            for name, missing in gaps.items()
+        )

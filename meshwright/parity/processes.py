@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tempfile
 from collections.abc import Callable
@@ -135,6 +134,25 @@ class Ranks:
         self.end()
 
 
+class Started:
+    """The processes of one number of ranks, until another is asked for."""
+
+    def __init__(self) -> None:
+        self.ranks: Ranks | None = None
+
+    def of(self, world: int) -> Ranks:
+        """`world` processes: those there are, or new ones where these are others or have ended."""
+        if self.ranks is None or len(self.ranks.pipes) != world:
+            self.close()
+            self.ranks = Ranks(world)
+        return self.ranks
+
+    def close(self) -> None:
+        """End them."""
+        if self.ranks is not None:
+            self.ranks.end()
+
+
 _Failure = tuple[MeshwrightError | None, str]
 """What meshwright raised on purpose, if it did; what is told of it."""
 
@@ -158,7 +176,6 @@ def _failure(error: BaseException) -> _Failure:
 
 def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; who started this one ends it
-    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=PATIENCE)
     while True:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
 
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.parity.cell import Verdict
 from meshwright.train.assemble import on_meta, run_dims
-from meshwright.train.config import TrainConfig
+from meshwright.train.config import ParallelConfig, TrainConfig
 from meshwright.train.preflight import arithmetic, preflight
 
-_UNEVEN: Final = "does not divide over"
-"""Said of a state whose length is no multiple of its ranks: of the model's numbers, not of what is declared."""
+
+def demand_one_device(config: TrainConfig) -> None:
+    """Errors: `ConfigError` where the recipe's own numbers can have no run on one device, whatever the layout."""
+    single = replace(config, parallel=ParallelConfig())
+    problems = arithmetic(single, run_dims(single))
+    if problems:
+        raise ConfigError(problems)
 
 
 def refusal(config: TrainConfig) -> tuple[Verdict, tuple[Problem, ...]] | None:
@@ -22,8 +27,8 @@ def refusal(config: TrainConfig) -> tuple[Verdict, tuple[Problem, ...]] | None:
             return Verdict.NONE, tuple(numbers)
         preflight(config, run_dims(config).world)
     except MeshwrightError as error:
-        uneven = all(_UNEVEN in problem.what for problem in error.problems)
-        return Verdict.NONE if uneven else Verdict.REFUSED, error.problems
+        of_numbers = all(problem.uneven for problem in error.problems)
+        return Verdict.NONE if of_numbers else Verdict.REFUSED, error.problems
     return None
 
 

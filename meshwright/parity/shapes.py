@@ -33,9 +33,9 @@ class Shapes:
 
     @classmethod
     def of(cls, config: TrainConfig, layout: ParallelConfig) -> Shapes:
-        """What a layout divides, and fills its pipeline with."""
+        """What a layout and the chunks of the loss divide, and what fills its pipeline."""
         ranks = layout.dp_replicate * layout.dp_shard
-        parts = 2 * layout.cp * layout.tp
+        parts = math.lcm(2 * layout.cp * layout.tp, layout.cp * config.compute.loss_chunks)
         stages = layout.pp * ORDERS[layout.schedule].per_rank if layout.pp > 1 else 1
         return cls(
             blocks=max(BLOCKS, stages - 2),

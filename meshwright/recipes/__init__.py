@@ -47,7 +47,7 @@ def title(name_or_path: str) -> str:
 def find(name_or_path: str) -> TrainConfig:
     """The config of a shipped recipe (`llama3_debug`) or of an own file (`./mine.py`).
 
-    The file runs as a module; what lies beside an own one can be imported by it. Raises ConfigError if there is no
+    The file runs as a module; what lies beside an own one can be imported by it. Errors: `ConfigError` if there is no
     such recipe, if the file fails, or if it leaves no TrainConfig in `config`.
     """
     from meshwright.train.config import TrainConfig

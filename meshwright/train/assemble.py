@@ -120,7 +120,7 @@ def processes_backend(
     everyone, pipeline = groups.view(WORLD)["world"], groups.view(PIPELINE)[PP]
     if name == "spmd_types":
         return Erased(dims, groups.view(), storage, pipeline), everyone
-    return _DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
+    return DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
 
 
 def connect(config: TrainConfig, rank: int, device_type: str) -> tuple[Backend, Transport]:
@@ -149,7 +149,7 @@ def storage_policy(compute: ComputeConfig, dims: ParallelismDims) -> StoragePoli
 _COMPUTED: Final[Mapping[str, torch.dtype | None]] = {"float32": None, "bfloat16": torch.bfloat16}
 
 
-_DTENSORS: Final[Mapping[BackendName, type[DTensors]]] = {
+DTENSORS: Final[Mapping[BackendName, type[DTensors]]] = {
     "full_dtensor": FullDTensor,
     "partial_dtensor": PartialDTensor,
 }

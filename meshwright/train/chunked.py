@@ -77,7 +77,6 @@ def chunked(head: Linear.Config, chunks: int) -> ChunkedHead.Config:
 def _chunked_sharding(head: ShardingConfig) -> ShardingConfig:
     """x as the head takes it; its gradient is what the parts leave of it, each rank its own columns' part of a sum."""
     loss = loss_sharding()
-    enters = {**(head.in_src_shardings or {}), **(head.in_dst_shardings or {})}
     labels = (loss.in_src_shardings or {})["labels"]
     return ShardingConfig(
         state_shardings=head.state_shardings,
@@ -85,7 +84,7 @@ def _chunked_sharding(head: ShardingConfig) -> ShardingConfig:
         in_dst_shardings=head.in_dst_shardings,
         out_src_shardings=loss.out_src_shardings,
         local_map=LocalMapConfig(
-            in_grad_shardings={"x": SpmdLayout(enters["x"]).dual, "labels": None},
+            in_grad_shardings={"x": SpmdLayout(head.enters["x"]).dual, "labels": None},
             claims=loss.local_map.claims if loss.local_map else {},
         ),
     )

@@ -59,6 +59,27 @@ def set_up(model: Decoder, loss: nn.Module | None, config: ComputeConfig) -> Non
 def problems(config: TrainConfig) -> list[Problem]:
     """What cannot be computed together: a schedule that runs the halves of a backward apart, and what has one backward
     for both."""
+    return [*_without_storage(config), *_split_backward(config)]
+
+
+def _without_storage(config: TrainConfig) -> list[Problem]:
+    """What says how parameters are stored, where nothing stores them."""
+    compute, parallel = config.compute, config.parallel
+    if parallel.dp_replicate * parallel.dp_shard > 1 or compute.offload or compute.precision != "float32":
+        return []
+    return [
+        Problem(
+            where=f"compute.{name}",
+            what=f"{getattr(compute, name)!r}, but every rank keeps its parameters as it computes with them",
+            why="parameters are gathered and freed, and their gradients summed, over data-parallel ranks",
+            fix=f"leave out --compute.{name.replace('_', '-')}, or --parallel.dp-shard 2",
+        )
+        for name, default in (("reshard", "auto"), ("reduce_precision", "float32"))
+        if getattr(compute, name) != default
+    ]
+
+
+def _split_backward(config: TrainConfig) -> list[Problem]:
     if config.parallel.pp == 1 or config.parallel.schedule not in SPLITS_BACKWARD:
         return []
     return [

@@ -12,7 +12,7 @@ from meshwright.backends.base import Backend
 from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import activation
 from meshwright.train.data import Batch
-from meshwright.train.loss import CrossEntropy, token_losses, total
+from meshwright.train.loss import LOSS, CrossEntropy, token_losses, total
 from meshwright.types.kinds import R
 
 INPUT = activation(R)
@@ -52,4 +52,5 @@ class Whole(Passes):
             self.backend.enter(part.to(self.device, non_blocking=True), INPUT)
             for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
         )
-        return self.backend.leave(token_losses(self.model, self.loss, tokens, labels, positions, documents))
+        loss = token_losses(self.model, self.loss, tokens, labels, positions, documents)
+        return self.backend.leave(loss, LOSS)

@@ -17,7 +17,7 @@ from meshwright.backends.base import Backend
 from meshwright.comm.process_groups import ProcessGroup
 from meshwright.models.decoder import Decoder
 from meshwright.train.data import Batch
-from meshwright.train.loss import CrossEntropy, total
+from meshwright.train.loss import LOSS, CrossEntropy, total
 from meshwright.train.passes import INPUT, Passes
 from meshwright.train.stages import ORDERS, Schedule, rank_of, stages_of
 from meshwright.types.layout import SpmdLayout
@@ -37,10 +37,11 @@ class Stage(nn.Module):
     """A run of the decoder's units, from plain tensors to plain tensors: tokens or the stream, to the stream or logits,
     or to the sum of token losses where the head has the loss in itself.
 
-    It shares its modules with the decoder of the rank, and runs them through it.
+    It shares its modules with the decoder of the rank, and runs them through it. leaves: the layout of what the last
+    stage gives; scored: it is the sum of token losses.
     """
 
-    def __init__(self, model: Decoder, backend: Backend, units: range, *, scored: bool) -> None:
+    def __init__(self, model: Decoder, backend: Backend, units: range, leaves: SpmdLayout, *, scored: bool) -> None:
         super().__init__()
         self.held = nn.ModuleList(model.parts(units))
         self.units, self.backend, self.is_first = units, backend, units[0] == model.units[0]
@@ -48,6 +49,7 @@ class Stage(nn.Module):
         self.run = model.__call__  # not a child: its parameters are those of all stages of the rank
         assert model.contract is not None
         self.stream = model.contract.inputs["stream"].src
+        self.leaves = leaves if units[-1] == model.units[-1] else self.stream
 
     def forward(self, x: Tensor, positions: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
         enter = self.backend.enter
@@ -57,7 +59,7 @@ class Stage(nn.Module):
             out = self.run(enter(x, INPUT), *places, units=self.units, labels=wanted)
         else:
             out = self.run(None, *places, stream=enter(x, self.stream), units=self.units, labels=wanted)
-        return self.backend.leave(out)
+        return self.backend.leave(out, self.leaves)
 
 
 class Pipeline(Passes):
@@ -79,7 +81,8 @@ class Pipeline(Passes):
         self.model, self.loss, self.backend, self.device = model, loss, backend, device
         self.schedule, self.cuts, self.dtype = schedule, cuts, dtype
         own = stages_of(backend.pipeline.index, backend.pipeline.size, ORDERS[schedule])
-        self.stages = {stage: Stage(model, backend, cuts[stage], scored=loss is None) for stage in own}
+        leaves = LOSS if loss is None else _logits(loss)
+        self.stages = {stage: Stage(model, backend, cuts[stage], leaves, scored=loss is None) for stage in own}
         self.valid = torch.ones(())
         self.running: dict[tuple[int, ...], Any] = {}  # number of micro-batches and shape of their rows -> schedule
 
@@ -125,7 +128,7 @@ class Pipeline(Passes):
         if self.loss is None:
             return out
         enter = self.backend.enter
-        return self.backend.leave(self.loss(enter(out, _logits(self.loss)), enter(labels, INPUT)))
+        return self.backend.leave(self.loss(enter(out, _logits(self.loss)), enter(labels, INPUT)), LOSS)
 
     def _divided(self, out: Tensor, labels: Tensor) -> Tensor:
         return self._loss(out, labels) / self.valid

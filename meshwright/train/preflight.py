@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import parallelize
-from meshwright.comm.grid import ParallelismDims
+from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.shapes import shape_view
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
 from meshwright.train import compute, numbers, stages
-from meshwright.train.assemble import local_backend, on_meta, run_dims
+from meshwright.train.assemble import DTENSORS, local_backend, on_meta, run_dims
 from meshwright.train.config import TrainConfig
 from meshwright.train.loss import CrossEntropy, roots, token_losses
 
@@ -30,12 +31,19 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
     for module in roots(model, loss):
         try:
             parallelize(module, backend)
+            problems += unplaceable(config, module)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
     dims.check_world(world, where)
     _run_shapes(config, model, loss, backend)
+
+
+def unplaceable(config: TrainConfig, module: nn.Module) -> list[Problem]:
+    """The declared layouts of a parallelized module that the recipe's backend cannot have."""
+    backend = DTENSORS.get(config.parallel.backend)
+    return backend.problems(module, DENSE) if backend is not None else []
 
 
 def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:

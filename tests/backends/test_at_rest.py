@@ -46,9 +46,9 @@ def test_it_is_the_whole_tensor_in_the_memory_of_the_part(layout):
     ("layout", "said"),
     [
         ({"tp_kv": P}, "P on 'tp_kv' cannot be kept"),
-        ({"cp": V}, "V on 'cp' cannot be kept"),
-        ({"tp_kv": S(0, (2, 4))}, "S(0, (2, 4)) on 'tp_kv' cannot be kept"),
-        ({"tp_kv": S(0), "cp": S(0)}, "dim 0 is cut over tp_kv, cp, in this order"),
+        ({"cp": V}, "V on 'cp' has no placement"),
+        ({"tp_kv": S(0, (2, 4))}, "S(0, (2, 4)) on 'tp_kv' has no placement"),
+        ({"tp_kv": S(0), "cp": S(0)}, "dim 0 is cut over tp_kv, cp in this order"),
     ],
 )
 def test_what_has_no_one_value_or_another_order_is_refused(layout, said):

@@ -77,3 +77,21 @@ def test_what_would_have_to_move_is_refused():
     for message in ranks(4).run(_refused):
         assert "S(2)" in message or "Shard(dim=2)" in message
         assert "in_dst_shardings" in message
+
+
+def _grad_elsewhere(rank):
+    """The gradient of a sum comes as a sum, not whole."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
+    x = DTensor.from_local(torch.ones(2, 2, 3), mesh, [S1, S2], run_check=False)
+    weight = DTensor.from_local(torch.ones(8, 3), mesh, [R, S1], run_check=False).requires_grad_()
+    seed = DTensor.from_local(torch.ones(2, 2, 8), mesh, [S1, P], run_check=False)
+    try:
+        torch.autograd.grad(linear(x, weight), weight, seed)
+    except SpmdTypeError as error:
+        return str(error)
+    return None
+
+
+def test_a_gradient_that_lies_otherwise_is_refused():
+    for message in ranks(4).run(_grad_elsewhere):
+        assert "the gradient of what F.linear returns" in message

@@ -10,6 +10,7 @@ from benchmarks.eager_step import fake_world
 from meshwright.errors import SpmdTypeError
 from meshwright.models.layouts import activation
 from meshwright.parity.step import on_process, own_batches
+from meshwright.train.loss import LOSS
 from meshwright.train.passes import INPUT
 from meshwright.types.kinds import S
 from tests.parity.harness import global_batch, laid_out, small
@@ -47,7 +48,7 @@ def test_logits_distributed_and_labels_plain(run):
     where = refused(lambda: assembled.loss(logits, batch.labels))
     assert where == "CrossEntropy: argument 'labels', declared by sharding_config.in_src_shardings['labels']"
     loss = assembled.loss(logits, assembled.backend.enter(batch.labels, INPUT))
-    assert assembled.backend.leave(loss).isfinite()
+    assert assembled.backend.leave(loss, LOSS).isfinite()
 
 
 def test_labels_distributed_and_logits_plain(run):
@@ -56,7 +57,7 @@ def test_labels_distributed_and_logits_plain(run):
     labels = assembled.backend.enter(batch.labels, INPUT)
     assert "'logits'" in refused(lambda: assembled.loss(logits, labels))
     loss = assembled.loss(assembled.backend.enter(logits, activation(S(2))), labels)
-    assert assembled.backend.leave(loss).isfinite()
+    assert assembled.backend.leave(loss, LOSS).isfinite()
 
 
 @pytest.mark.parametrize("plain", ["tokens", "positions", "documents"])

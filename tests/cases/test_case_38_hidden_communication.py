@@ -46,7 +46,7 @@ def on_a_rank(name, forward, x, w):
         with backend.scope(), recorder.on():
             out = module(backend.enter(x, CUT), backend.enter(w, WHOLE))
             assert isinstance(out, DTensor) is (name != "spmd_types")
-            local = backend.leave(out)
+            local = backend.leave(out, CUT)
             local.sum().backward()
     return local.detach(), w.grad, dict(recorder.calls)
 

@@ -98,7 +98,9 @@ class TestAxes:
         assert (dp.fix, tp.fix) == ("'dp': R, I, P or S(dim)", "'tp': R, I, P or S(dim)")
 
     def test_an_empty_layout_names_none(self):
-        assert "says nothing of 'tp'" in only(refused(declared(out_src_shardings={}), TP)).what
+        problem = only(refused(declared(out_src_shardings={}), TP))
+        assert "says nothing of 'tp'" in problem.what
+        assert not problem.uneven
 
     @pytest.mark.parametrize(
         ("axes", "missing"), [({"tp_kv": R}, "tp_copy"), ({"tp_copy": R}, "tp_kv"), ({}, "tp"), ({"tp": R}, None)]
@@ -126,6 +128,7 @@ class TestStates:
         problem = only(refused(config, ParallelismDims(tp=ranks)))
         assert problem.what == f"dim 1 of [7, {length}] does not divide over tp = {ranks} ranks"
         assert f"a multiple of {ranks}" in problem.fix
+        assert problem.uneven
 
     def test_a_dim_is_divided_over_all_axes_that_shard_it(self):
         config = holding({"weight": (4,)}, state_shardings={"weight": {"dp": S(0), "cp": R, "tp": S(0)}})

@@ -60,3 +60,10 @@ def test_an_input_of_a_region_has_a_gradient_layout_or_none_by_name():
 def test_what_is_no_type_is_refused(wrong):
     with pytest.raises(SpmdTypeError, match=r"a layout maps axis names to types|the type on axis"):
         ShardingConfig(state_shardings={"weight": wrong})
+
+
+def test_arguments_enter_as_forward_wants_them():
+    """Those of which only the source is declared arrive as they enter."""
+    config = ShardingConfig(in_src_shardings={"x": X, "y": X}, in_dst_shardings={"x": {"tp": R}})
+    assert config.enters == {"x": SpmdLayout({"tp": R}), "y": SpmdLayout(X)}
+    assert ShardingConfig().enters == {}

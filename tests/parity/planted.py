@@ -84,6 +84,19 @@ class Averaged(RMSNorm):
         weight = Divided.apply(self.weight, self.ranks)
         return torch.nn.functional.rms_norm(x, self.weight.shape, weight, self.config.epsilon)
 """,
+    "frozen": """
+    norm = modules.norm
+    modules.norm = Frozen.Config(dim=norm.dim, epsilon=norm.epsilon, sharding_config=norm.sharding_config)
+
+
+class Frozen(RMSNorm):
+    @dataclass(kw_only=True, slots=True)
+    class Config(RMSNorm.Config):
+        pass
+
+    def localize(self, place):
+        self.weight.requires_grad_("tp" not in place.axes or place.axes["tp"].size == 1)
+""",
     "no_layout": """
     change(modules.norm, in_src_shardings={"y": plan.residual})
 """,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from meshwright.errors import MeshwrightError
 from meshwright.parity.batch import unequal_batch
 from meshwright.parity.layouts import world_of
-from meshwright.parity.processes import Ranks
+from meshwright.parity.processes import Ranks, Started
 from meshwright.parity.recipe import Recipe
 from meshwright.parity.refusals import refusal
 from meshwright.parity.shapes import ACCUMULATE, Shapes
@@ -86,22 +87,20 @@ def curve_on(rank: int, recipe: Recipe, layout: ParallelConfig, shapes: Shapes) 
 def rows(models: Mapping[str, str] = RECIPES, chosen: Mapping[str, ParallelConfig] | None = None) -> Iterator[Row]:
     """Every row; processes of one number of ranks are started once."""
     chosen = layouts() if chosen is None else chosen
-    for world in sorted({world_of(layout) for layout in chosen.values()}):
-        ranks = Ranks(world)
-        for model, name in models.items():
-            recipe = Recipe(name)
-            for called, layout in chosen.items():
-                if world_of(layout) != world:
-                    continue
-                shapes = Shapes.of(recipe.load(), layout)
-                single = shapes.shrunk(recipe.load(), ParallelConfig())
-                curves: dict[str, Curve | str] = {}
-                for backend in ("spmd_types", *OTHERS):
-                    if not ranks.alive:
-                        ranks = Ranks(world)
-                    curves[backend] = _tried(ranks, recipe, replace(layout, backend=backend), shapes)
-                yield Row(model, called, curve(one_device(single), single, shapes), curves)
-        ranks.end()
+    with closing(Started()) as started:
+        for world in sorted({world_of(layout) for layout in chosen.values()}):
+            for model, name in models.items():
+                recipe = Recipe(name)
+                for called, layout in chosen.items():
+                    if world_of(layout) != world:
+                        continue
+                    shapes = Shapes.of(recipe.load(), layout)
+                    single = shapes.shrunk(recipe.load(), ParallelConfig())
+                    curves: dict[str, Curve | str] = {}
+                    for backend in ("spmd_types", *OTHERS):
+                        ranks = started.of(world)
+                        curves[backend] = _tried(ranks, recipe, replace(layout, backend=backend), shapes)
+                    yield Row(model, called, curve(one_device(single), single, shapes), curves)
 
 
 def _tried(ranks: Ranks, recipe: Recipe, layout: ParallelConfig, shapes: Shapes) -> Curve | str:

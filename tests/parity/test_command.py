@@ -124,6 +124,29 @@ def test_a_layout_that_the_model_cannot_have_says_why_and_is_not_wrong(capsys):
     assert "do not split over tp 3" in shown["cells"][1]["problems"][0]["what"]
 
 
+@pytest.mark.parametrize("layout", ["tp=2", "cp=2", "cp=3"])
+def test_sequences_are_such_that_the_chunks_of_the_loss_divide_them(layout, capsys):
+    code, shown = found(capsys, "llama3_debug", "--fast", "--layout", layout, "--compute.loss-chunks", "32")
+    assert code == 0
+    assert shown["cells"][0]["verdict"] == "ok"
+
+
+def test_a_recipe_that_one_device_cannot_run_is_an_error_of_the_recipe(capsys):
+    assert parity("llama3_debug", "--fast", "--layout", "tp=2", "--compute.loss-chunks", "3") == 2
+    assert (
+        "compute.loss_chunks: 128 tokens of a sequence on a rank do not divide into 3 chunks" in capsys.readouterr().err
+    )
+
+
+def test_a_parameter_that_a_layout_does_not_train_is_off(tmp_path, capsys):
+    code, shown = found(capsys, planted(tmp_path, "frozen"), "--fast", "--layout", "tp=2")
+    assert code == 1
+    (cell,) = shown["cells"]
+    assert cell["verdict"] == "off"
+    assert cell["law"] == "no gradient: not trained"
+    assert [(off["kind"], off["name"]) for off in cell["off"]] == [("grads", "norm.weight")]
+
+
 def test_nothing_to_compare_is_not_right(capsys):
     assert parity("llama3_debug", "--fast", "--layout", "tp=3") == 1
     assert "nothing compared" in capsys.readouterr().out

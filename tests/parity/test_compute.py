@@ -73,6 +73,7 @@ def test_bfloat16_in_compute_leaves_float32_at_rest_and_agrees_among_backends(la
     configs = [computed({**layout, "backend": backend}, precision="bfloat16") for backend in backends]
     plain, erased, *others = on_processes([computed(layout), *configs], batches, 2)
     assert abs(erased.loss - plain.loss) < 0.01 * plain.loss
+    assert abs(erased.grad_norm - plain.grad_norm) < 0.01 * plain.grad_norm
     assert erased.loss != plain.loss
     assert {tensor.dtype for tensor in (*erased.updated.values(), *erased.grads.values())} == {torch.float32}
     for other in others:
@@ -129,7 +130,13 @@ def test_recomputed_blocks_compile_too(recompute, batches):
 def test_what_needs_one_backward_is_refused_where_a_schedule_splits_it():
     wrong = {"compile": True, "recompute": "ops", "reshard": "always"}
     for schedule, pp in itertools.product(ORDERS, (1, 2)):
-        config = replace(computed({}, **wrong), parallel=ParallelConfig(pp=pp, schedule=schedule))
+        config = replace(computed({}, **wrong), parallel=ParallelConfig(dp_shard=2, pp=pp, schedule=schedule))
         found = {problem.where for problem in problems(config)}
         splits = pp > 1 and schedule in ("interleaved_zero_bubble", "zbv")
         assert found == ({f"compute.{name}" for name in wrong} if splits else set())
+
+
+def test_how_parameters_are_stored_is_not_said_where_nothing_stores_them():
+    config = computed({"tp": 2}, reshard="never", reduce_precision="bfloat16")
+    assert {problem.where for problem in problems(config)} == {"compute.reshard", "compute.reduce_precision"}
+    assert problems(replace(config, compute=replace(config.compute, precision="bfloat16"))) == []

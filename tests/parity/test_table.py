@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.parity import processes
 from tests.parity.table import FILE, OTHERS, RECIPES, WITHIN, Row, apart, cell, document, layouts, rows
 
 CURVE = [(2.0, 1.0), (1.5, 0.5)]
@@ -28,6 +29,30 @@ def test_the_page_in_the_repository_has_every_model_and_layout_and_nothing_empty
     assert [row[:2] for row in named] == [(model, layout) for model in RECIPES for layout in layouts()]
     assert all(all(row) for row in named)
     assert not any("refused" in part for row in named for part in row)
+
+
+started = []
+
+
+class Unruly:
+    """Stands in for processes whose program raises what is no error of meshwright's."""
+
+    def __init__(self, world):
+        self.pipes, self.ended = [None] * world, False
+        started.append(self)
+
+    def run(self, program, *args):
+        raise ZeroDivisionError
+
+    def end(self):
+        self.ended = True
+
+
+def test_no_process_stays_where_a_row_raises(monkeypatch):
+    monkeypatch.setattr(processes, "Ranks", Unruly)
+    with pytest.raises(ZeroDivisionError):
+        list(rows({"Llama 3": "llama3_debug"}, {"TP 2": layouts()["TP 2"]}))
+    assert [ranks.ended for ranks in started] == [True]
 
 
 @pytest.mark.slow

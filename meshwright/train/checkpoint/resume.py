@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from meshwright.errors import ConfigError, Problem
 from meshwright.train.checkpoint.folder import PARTIAL, checkpoints_in, make, step_of
 from meshwright.train.checkpoint.marker import Marker, read_marker
-from meshwright.train.show.run_folder import RunFolder
+from meshwright.train.show.run_folder import RunFolder, folder_of_runs
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
@@ -70,9 +70,9 @@ def find(config: TrainConfig, title: str) -> Resumed | None:
         if wanted != NEWEST:
             checkpoint, run = _at(Path(wanted).expanduser())
         elif config.checkpoint.folder is not None:
-            checkpoint, run = _newest(Path(config.checkpoint.folder)), None
+            checkpoint, run = _newest(checkpoint_folder(config, Path())), None
         else:
-            run = _newest_run(Path(config.output.folder), title)
+            run = _newest_run(folder_of_runs(config.output.folder), title)
             checkpoint = _newest(run / CHECKPOINTS)
     except OSError as error:
         raise _nothing(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -121,7 +121,7 @@ def _at(path: Path) -> tuple[Path, Path | None]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file()
+    return RunFolder(path).config.is_file()
 
 
 def _newest(folder: Path) -> Path:

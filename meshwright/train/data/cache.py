@@ -18,7 +18,7 @@ UNFINISHED = "unfinished"
 
 
 def open_cache(folder: str | None) -> Path:
-    """The cache folder, made if need be. Raises ConfigError if it cannot be."""
+    """The cache folder, made if need be. Errors: `ConfigError` if it cannot be."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Path(folder or os.path.join(base, "meshwright")).expanduser()
     try:
@@ -38,7 +38,7 @@ def digest_of(*values: object) -> str:
 def scratch(cache: Path) -> Iterator[Path]:
     """A folder beside the finished things, gone afterwards; takes along those that killed processes left behind.
 
-    Raises ConfigError if the cache cannot be written.
+    Errors: `ConfigError` if the cache cannot be written.
     """
     host = socket.gethostname()
     for left in (cache / UNFINISHED).glob(f"{host}.*"):

@@ -41,7 +41,7 @@ class Corpus:
     def train(self, *, length: int, global_batch: int, rank: int = 0, ranks: int = 1, seed: int = 0) -> BatchStream:
         """This rank's endless stream of training batches, [global_batch / ranks, length] each.
 
-        Raises ConfigError for a batch that the ranks cannot share, a length below 1 or a negative seed.
+        Errors: `ConfigError` for a batch that the ranks cannot share, a length below 1 or a negative seed.
         """
         share = Share(global_batch=global_batch, rank=rank, ranks=ranks)
         _demand_length(length)
@@ -54,7 +54,7 @@ class Corpus:
     def validation(self, *, length: int, global_batch: int, rank: int = 0, ranks: int = 1) -> OrderedPass:
         """This rank's batches of one pass over the validation documents; none if nothing is held out.
 
-        Raises ConfigError for a batch that the ranks cannot share or a length below 1.
+        Errors: `ConfigError` for a batch that the ranks cannot share or a length below 1.
         """
         share = Share(global_batch=global_batch, rank=rank, ranks=ranks)
         _demand_length(length)
@@ -70,7 +70,7 @@ class Corpus:
 
 
 def open_corpus(folder: str | Path) -> Corpus:
-    """The corpus that `prepare` wrote to `folder`. Raises DataError if it is none, or not complete."""
+    """The corpus that `prepare` wrote to `folder`. Errors: `DataError` if it is none, or not complete."""
     folder = Path(folder)
     try:
         corpus = Corpus(folder=str(folder), **json.loads((folder / CORPUS_FILE).read_bytes()))

@@ -16,7 +16,7 @@ def hold_out(bounds: NDArray[np.int64], hashes: NDArray[np.uint64], share: float
     bounds: [D + 1], document d is tokens bounds[d] to bounds[d + 1]; hashes: [D], of the documents' contents.
     The `share` of the documents with the smallest hashes is held out, so equal documents stay together; at least one
     document is on each side. Only a document that has something to predict, more than its end, is held out. If there
-    is one such document only, its last `share` of tokens is. Raises DataError if that is too short as well.
+    is one such document only, its last `share` of tokens is. Errors: `DataError` if that is too short as well.
     """
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
     if share == 0:

@@ -40,8 +40,8 @@ def prepare(config: DataConfig, *, length: int, progress: Progress | None = None
     progress: hears the stage and the share of it that is done, 0 to 1; nothing if all comes from the cache
 
     To be called in one process before ranks start; they call `open_corpus(corpus.folder)`. Several processes that
-    prepare the same corpus do no harm. Raises ConfigError for values that make no sense and DataError for text that is
-    missing, unreadable or too little.
+    prepare the same corpus do no harm.
+    Errors: `ConfigError` for values that make no sense, `DataError` for text that is missing, unreadable or too little.
     """
     problems = check(config)
     if length < 1:

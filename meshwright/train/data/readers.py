@@ -17,7 +17,7 @@ HUB = "hf"
 def decode(data: bytes, *, name: str, offset: int = 0) -> str:
     """UTF-8 text without its byte order mark; `offset` is where `data` begins in the file `name`.
 
-    Raises DataError naming the first byte that is NUL or not UTF-8.
+    Errors: `DataError` naming the first byte that is NUL or not UTF-8.
     """
     wrong = data.find(0)
     try:

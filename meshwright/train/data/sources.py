@@ -34,7 +34,7 @@ class Source:
 def find_sources(paths: Sequence[str]) -> tuple[Source, ...]:
     """The sources that `paths` name, in their order; below a folder sorted by name; each file once.
 
-    No path at all: the standard library. Raises DataError with one problem for each path that leads nowhere.
+    No path at all: the standard library. Errors: `DataError` with one problem for each path that leads nowhere.
     """
     if not paths:
         return standard_library()
@@ -72,7 +72,7 @@ def standard_library() -> tuple[Source, ...]:
 def read(sources: Sequence[Source], field: str, report: Callable[[float], None]) -> Iterator[str]:
     """The documents of `sources` in order; `report` hears the share that is read, about a hundred times.
 
-    Raises DataError after the last document, with a problem for every source that could not be read to its end.
+    Errors: `DataError` after the last document, with a problem for every source that could not be read to its end.
     """
     total = sum(max(source.size, 1) for source in sources)
     problems: list[Problem] = []

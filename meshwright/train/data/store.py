@@ -44,7 +44,7 @@ def write_split(folder: Path, name: str, tokens: NDArray[np.unsignedinteger], sp
 
 
 def open_split(folder: Path, name: str, *, tokens: int, documents: int, vocab_size: int) -> Split:
-    """The split `name` of `folder`, memory-mapped. Raises DataError if its files are not what was written."""
+    """The split `name` of `folder`, memory-mapped. Errors: `DataError` if its files are not what was written."""
     dtype = token_dtype(vocab_size)
     file = _tokens_file(folder, name)
     try:

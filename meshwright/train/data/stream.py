@@ -21,7 +21,7 @@ FIELDS = {"corpus": "data.path", "seed": "data.seed", "length": "length", "globa
 class Share:
     """The part of every global batch that is one rank's: a contiguous slice of global_batch / ranks rows.
 
-    Raises ConfigError if the batch does not divide or there is no such rank.
+    Errors: `ConfigError` if the batch does not divide or there is no such rank.
     """
 
     global_batch: int
@@ -85,7 +85,7 @@ class BatchStream(Iterator[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the stream that gave `state` stood.
 
-        Raises ConfigError if that stream had another order: corpus, seed, length or global batch.
+        Errors: `ConfigError` if that stream had another order: corpus, seed, length or global batch.
         """
         problems = [
             Problem(

@@ -99,7 +99,7 @@ def text_hash(text: str, *, purpose: str) -> int:
 
 
 def read_tokenizer_file(path: str) -> bytes:
-    """The bytes of a tokenizer.json. Raises ConfigError if there is none."""
+    """The bytes of a tokenizer.json. Errors: `ConfigError` if there is none."""
     file = Path(path).expanduser()
     try:
         return file.read_bytes()
@@ -117,7 +117,7 @@ def read_tokenizer_file(path: str) -> bytes:
 def load_vocabulary(data: bytes, *, name: str) -> Vocabulary:
     """The vocabulary in the bytes of a tokenizer.json; `name` is for messages.
 
-    Raises ConfigError if it does not parse or has none of the usual end-of-text tokens.
+    Errors: `ConfigError` if it does not parse or has none of the usual end-of-text tokens.
     """
     try:
         tokenizer = Tokenizer.from_buffer(data)

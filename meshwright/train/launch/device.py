@@ -30,7 +30,7 @@ CUDA = Device(type="cuda", backend="nccl")
 def choose(wanted: Literal["auto", "cpu", "cuda"], processes: int) -> Device:
     """The device of each of `processes` on this machine; "auto": cuda where there is one for each, else cpu.
 
-    Raises ConfigError if cuda is wanted and there are fewer devices than processes.
+    Errors: `ConfigError` if cuda is wanted and there are fewer devices than processes.
     """
     present = torch.cuda.device_count()
     if wanted == "cuda" and present < processes:

@@ -31,7 +31,7 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
 
     arguments: those of `meshwright` that led here; each rank is started with them
 
-    Raises ConfigError and DataError before any process starts, RunError where a rank fails.
+    Errors: `ConfigError` and `DataError` before any process starts, `RunError` where a rank fails.
     """
     if is_rank():
         return _rank(recipe, config)
@@ -51,7 +51,7 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
 
     environment: added to what the ranks inherit
 
-    Raises RunError with the first cause if a rank fails. All ranks have ended when it returns or raises; SIGTERM and
+    Errors: `RunError` with the first cause if a rank fails. All ranks have ended when it returns or raises; SIGTERM and
     SIGHUP end them too, with SystemExit.
     """
     from meshwright.train.launch.agent import supervise

@@ -113,7 +113,7 @@ def open_metrics(folder: RunFolder, *, tensorboard: bool, earlier: Sequence[Step
 
 
 def check_extras(config: TrainConfig) -> None:
-    """Raises ConfigError if the config wants what is not installed."""
+    """Errors: `ConfigError` if the config wants what is not installed."""
     if config.output.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError(
             Problem(

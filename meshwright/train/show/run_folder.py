@@ -39,13 +39,15 @@ class RunFolder:
     def create(cls, output: str, recipe: str, now: datetime | None = None) -> RunFolder:
         """A new folder `<output>/<recipe>-<date>-<time>`, with `-1`, `-2`, ... after it where that is taken.
 
-        Processes that ask at once get different folders. Raises ConfigError where it cannot be written.
+        Processes that ask at once get different folders.
+        Errors: `ConfigError` where it cannot be written.
         """
         name = f"{recipe}-{now or datetime.now():%Y%m%d-%H%M%S}"
+        folder = folder_of_runs(output)
         try:
-            Path(output).mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             for attempt in count():
-                path = Path(output) / (f"{name}-{attempt}" if attempt else name)
+                path = folder / (f"{name}-{attempt}" if attempt else name)
                 try:
                     path.mkdir()
                 except FileExistsError:
@@ -114,7 +116,7 @@ class RunFolder:
     def go_on(self) -> None:
         """Forget how an earlier start of this run ended: its ranks' errors would end the new ones.
 
-        Raises ConfigError where the folder cannot be written.
+        Errors: `ConfigError` where the folder cannot be written.
         """
         try:
             self.logs.mkdir(exist_ok=True)
@@ -143,6 +145,11 @@ class RunFolder:
         part.write_text("".join(lines[: len(kept)]), encoding="utf-8")
         part.replace(self.metrics)
         return kept
+
+
+def folder_of_runs(output: str) -> Path:
+    """The folder that `output.folder` names: `~` is the user's own."""
+    return Path(os.path.expanduser(output))
 
 
 def record_of(config: TrainConfig) -> dict[str, Any]:
