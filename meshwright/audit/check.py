@@ -12,13 +12,13 @@ from torch import nn
 from meshwright.audit.condense import BLOCK, Condensed, condensed
 from meshwright.audit.report import Report, Traffic, folded
 from meshwright.audit.step import RankStep
-from meshwright.audit.storage import Stored, edges, numbers, storage, sums
+from meshwright.audit.storage import Stored, edges, numbers, storage, sums, tied
 from meshwright.audit.traffic import crossings, in_compute, regions
 from meshwright.audit.whole import Calls, passed, path_of
 from meshwright.backends.torch_releases import warn_of_untested
 from meshwright.comm.grid import BASE, ParallelismDims
 from meshwright.errors import ConfigError, MeshwrightError, Problem
-from meshwright.train.assemble import run_dims, storage_policy
+from meshwright.train.assemble import run_dims, shared, storage_policy
 from meshwright.train.config import TrainConfig
 from meshwright.train.loss import roots
 from meshwright.train.numbers import mended
@@ -132,6 +132,7 @@ def _types(
                 *storage(stored, times, policy),
                 *_edges(config, step, crossing, dims, times, policy.precision),
                 *sums(stored),
+                *(row for name in shared(config, dims.pp) for row in tied(stored, name, dims)),
                 *numbers(dims),
             ]
             report.traffic = folded(replace(row, module=at) for row in rows for at in step.condensed.places(row.module))

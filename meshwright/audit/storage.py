@@ -124,6 +124,12 @@ def edges(stream: Seen, layout: SpmdLayout, view: View, dims: ParallelismDims, t
         yield _row("pipeline", "stream", PP, "send", "send", times, size, size)
 
 
+def tied(stored: Stored, name: str, dims: ParallelismDims) -> Iterator[Traffic]:
+    """The gradient of a parameter that two stages of a pipeline hold: each of the two sends its own to the other."""
+    if stored.states[name].trained:
+        yield _row("optimizer", f"gradient of {name}", PP, "", "send", 1, 0, stored.kept(name))
+
+
 def numbers(dims: ParallelismDims) -> Iterator[Traffic]:
     """The count of valid tokens, the loss that is shown, and the norm of all gradients."""
     if dims.pp > 1:

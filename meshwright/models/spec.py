@@ -27,9 +27,16 @@ class ModelSpec(ABC):
     """number of tokens in the vocabulary"""
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the numbers under every layout: whole numbers count something, from 1 to `MOST`."""
+        """What is wrong with the numbers under every layout: whole numbers count something, from 1 to `MOST`,
+        and switches are on or off."""
+        switches = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "bool"}
+        wrong = [
+            Problem(where=f"model.{name}", what=f"{value!r}", fix=f"{_flag(name)} or {_flag(f'no-{name}')}")
+            for name, value in switches.items()
+            if type(value) is not bool
+        ]
         counts = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "int"}
-        return [
+        return wrong + [
             Problem(where=f"model.{name}", what=f"{count!r}", fix=f"{_flag(name)} from 1 to {MOST}")
             for name, count in counts.items()
             if type(count) is not int or not 1 <= count <= MOST

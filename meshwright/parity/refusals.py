@@ -7,13 +7,14 @@ from dataclasses import replace
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.parity.cell import Verdict
 from meshwright.train.assemble import on_meta, run_dims
-from meshwright.train.config import ParallelConfig, TrainConfig
+from meshwright.train.config import ComputeConfig, ParallelConfig, TrainConfig
 from meshwright.train.preflight import arithmetic, preflight
 
 
 def demand_one_device(config: TrainConfig) -> None:
     """Errors: `ConfigError` where the recipe's own numbers can have no run on one device, whatever the layout."""
-    single = replace(config, parallel=ParallelConfig())
+    compute = ComputeConfig(loss_chunks=config.compute.loss_chunks)  # all else that it says depends on the layout
+    single = replace(config, parallel=ParallelConfig(), compute=compute)
     problems = arithmetic(single, run_dims(single))
     if problems:
         raise ConfigError(problems)

@@ -24,6 +24,7 @@ from meshwright.models.decoder import Decoder
 from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
 from meshwright.train import compute as computing
+from meshwright.train import fields
 from meshwright.train.chunked import chunked
 from meshwright.train.config import BackendName, ComputeConfig, TrainConfig
 from meshwright.train.gradients import Gradients, Shared
@@ -57,8 +58,12 @@ class Assembly:
 def run_dims(config: TrainConfig) -> ParallelismDims:
     """The degrees that a recipe asks for.
 
-    Errors: `ConfigError` for numbers of the model that no layout can make right, and for a degree below 1.
+    Errors: `ConfigError` for a field that holds what it is not for, for numbers of the model that no layout can make
+    right, and for a degree below 1.
     """
+    mistyped = fields.problems(config)
+    if mistyped:
+        raise ConfigError(mistyped)
     parallel = config.parallel
     return dims_of(
         config.model,
@@ -187,7 +192,7 @@ def assemble(config: TrainConfig, backend: Backend, world: Transport, device: to
         passes=passes,
         backend=backend,
         states=states,
-        gradients=Gradients(model, backend, states, world, _shared(config, backend.pipeline), device),
+        gradients=Gradients(model, backend, states, world, shared(config, backend.pipeline.size), device),
         optimizer=adamw(model, config.optimizer),
         device=device,
     )
@@ -203,8 +208,9 @@ def _keep_own_stages(config: TrainConfig, model: Decoder, pipeline: Transport) -
     return cuts
 
 
-def _shared(config: TrainConfig, pipeline: Transport) -> Shared:
-    """A tied table is held where the embedding is and where the head is."""
+def shared(config: TrainConfig, ranks: int) -> Shared:
+    """The parameters that two stages of a pipeline of `ranks` hold: a tied table, where the embedding is and where the
+    head is."""
     order = ORDERS[config.parallel.schedule]
-    ends = 0, rank_of(pipeline.size * order.per_rank - 1, pipeline.size, order)
+    ends = 0, rank_of(ranks * order.per_rank - 1, ranks, order)
     return {"embedding.weight": ends} if config.model.modules().tied and ends[1] != 0 else {}

@@ -59,7 +59,22 @@ def set_up(model: Decoder, loss: nn.Module | None, config: ComputeConfig) -> Non
 def problems(config: TrainConfig) -> list[Problem]:
     """What cannot be computed together: a schedule that runs the halves of a backward apart, and what has one backward
     for both."""
-    return [*_without_storage(config), *_split_backward(config)]
+    return [*_without_storage(config), *_split_backward(config), *_compiled_again(config)]
+
+
+def _compiled_again(config: TrainConfig) -> list[Problem]:
+    """The compiler takes no block that makes DTensors into a region which is run twice."""
+    compute = config.compute
+    if not compute.compile or compute.recompute == "none" or config.parallel.backend == "spmd_types":
+        return []
+    return [
+        Problem(
+            where="compute.recompute",
+            what=f"{compute.recompute!r} of blocks that are compiled, on the backend {config.parallel.backend}",
+            why="torch.compile refuses a checkpointed region that makes DTensors",
+            fix="--compute.recompute none, or --compute.no-compile, or --parallel.backend spmd_types",
+        )
+    ]
 
 
 def _without_storage(config: TrainConfig) -> list[Problem]:

@@ -123,3 +123,21 @@ def test_the_table_has_what_forward_and_backward_call(parallel):
             said[row.axis, row.forward] += row.sent_forward
             said[row.axis, row.backward] += row.sent_backward
     assert {key: size for key, size in said.items() if key[1]} == dict(called)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
+def test_the_gradient_of_a_tied_table_goes_from_the_first_stage_to_the_last_and_back(schedule):
+    """With stages laid in a V both are on one rank."""
+    config = recipe(pp=2, schedule=schedule)
+    rows = table(replace(config, model=replace(config.model, tied=True)))
+    sent = [sizes(row) for row in rows.values() if row.what == "gradient of embedding.weight"]
+    assert sent == ([(1, "", 0, "send", VOCAB * DIM * FLOAT)] if schedule == "1f1b" else [])
+
+
+def test_tensors_cross_in_the_precision_of_compute():
+    plain = recipe(tp=2, dp_shard=2)
+    rows, halved = (table(replace(plain, compute=replace(plain.compute, precision=p))) for p in ("float32", "bfloat16"))
+    for key in (("head", "x", "tp"), ("norm + head", "parameters", "dp_shard")):
+        assert rows[key].sent_forward == 2 * halved[key].sent_forward
+    gradients = ("norm + head", "gradients", "dp_shard")
+    assert rows[gradients].sent_backward == halved[gradients].sent_backward

@@ -10,6 +10,7 @@ from meshwright.errors import ConfigError, Problem
 from meshwright.parity import refusals
 from meshwright.parity.cell import Verdict
 from meshwright.parity.refusals import demand_one_device, refusal
+from meshwright.train.config import ComputeConfig
 from tests.parity.harness import laid_out, small
 
 
@@ -29,7 +30,7 @@ def test_words_decide_nothing(monkeypatch):
 
 
 def test_numbers_of_no_run_are_told_whatever_the_layout():
-    config = laid_out(small(), tp=3)
+    config = laid_out(replace(small(), compute=ComputeConfig(reshard="always")), tp=3)
     demand_one_device(config)
-    with pytest.raises(ConfigError, match="compute.loss_chunks: 16 tokens .* do not divide into 3 chunks"):
+    with pytest.raises(ConfigError, match=r"compute\.loss_chunks: 16 tokens .* do not divide into 3 chunks"):
         demand_one_device(replace(config, compute=replace(config.compute, loss_chunks=3)))

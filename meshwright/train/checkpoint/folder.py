@@ -41,28 +41,35 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: step_of(path) or 0)
 
 
-def make(folder: Path, after: int) -> None:
+def make(folder: Path, after: int, resumed: Path | None = None) -> None:
     """Make the folder for a run that goes on after step `after`, 0 for one that begins.
 
-    Errors: `ConfigError` where it cannot be written, or holds checkpoints that this run will only come to.
+    resumed: the checkpoint that it goes on from. Errors: `ConfigError` where it cannot be written, or holds
+    checkpoints that this run will only come to, or those of another run.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        later = [path for path in checkpoints_in(folder) if (step_of(path) or 0) > after]
+        held = checkpoints_in(folder)
+        is_own = resumed is not None and resumed.parent.resolve() == folder.resolve()
+        others = [path for path in held if not is_own or (step_of(path) or 0) > after]
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from error
     if not writable:
         raise _unwritable(folder, "Permission denied")
-    if later:
+    if others:
         raise ConfigError(
             Problem(
                 where="checkpoint.folder",
-                what=f"{folder} holds {later[-1].name}, and this run goes on after step {after}",
+                what=f"{folder} holds {others[-1].name}, and this run goes on after step {after}{_of(resumed)}",
                 why="checkpoints of two runs would be taken for those of one",
-                fix=f"--resume {later[-1]} to go on from there, or --checkpoint.folder with another folder",
+                fix=f"--resume {others[-1]} to go on from there, or --checkpoint.folder with another folder",
             )
         )
+
+
+def _of(resumed: Path | None) -> str:
+    return f" of {resumed.parent}" if resumed else ""
 
 
 def begin(folder: Path, step: int) -> Path:

@@ -93,14 +93,14 @@ def open_run(config: TrainConfig, title: str, resumed: Resumed | None) -> RunFol
     own, keeps = config.checkpoint.folder is not None, config.checkpoint.every > 0
     after = resumed.marker.progress.step if resumed else 0
     if keeps and own:
-        make(checkpoint_folder(config, Path()), after)
+        make(checkpoint_folder(config, Path()), after, resumed.checkpoint if resumed else None)
     if resumed is not None and resumed.run is not None:
         run = RunFolder(resumed.run)
         run.go_on()
     else:
         run = RunFolder.create(config.output.folder, title)
     if keeps and not own:
-        make(checkpoint_folder(config, run.path), after)
+        make(checkpoint_folder(config, run.path), after, resumed.checkpoint if resumed else None)
     return run
 
 

@@ -91,10 +91,17 @@ class TestMake:
             folders.make(tmp_path, after=0)
 
     def test_checkpoints_of_another_run_are_in_the_way(self, tmp_path):
-        saved(tmp_path, 5)
-        folders.make(tmp_path, after=5)
-        with pytest.raises(ConfigError, match=r"holds step-5, and this run goes on after step 4\n.*\n  fix: --resume "):
-            folders.make(tmp_path, after=4)
+        own, other = tmp_path / "own", tmp_path / "other"
+        for folder in (own, other):
+            folder.mkdir()
+            saved(folder, 5)
+        folders.make(own, after=5, resumed=own / "step-5")
+        said = r"holds step-5, and this run goes on after step 4 of .*\n.*\n  fix: --resume "
+        with pytest.raises(ConfigError, match=said):
+            folders.make(own, after=4, resumed=own / "step-5")
+        for after, resumed in ((0, None), (5, own / "step-5"), (9, own / "step-5")):
+            with pytest.raises(ConfigError, match=r"other holds step-5"):
+                folders.make(other, after=after, resumed=resumed)
 
 
 class TestMarker:

@@ -68,13 +68,13 @@ class TestHome:
     def test_a_folder_of_its_own_is_found_where_it_was_made(self, tmp_path):
         open_run(config(tmp_path, None, folder="~/kept"), "mine", None)
         assert (tmp_path / "kept").is_dir()
-        checkpoint = saved(tmp_path / "kept", 3)
+        checkpoint, _ = saved(tmp_path / "kept", 3)
         assert found(tmp_path, folder="~/kept") == (checkpoint, None)
 
     def test_so_are_the_runs(self, tmp_path):
         run = open_run(config("~/runs", None), "mine", None)
         assert run.path.parent == tmp_path / "runs"
-        checkpoint = saved(run.path / "checkpoints", 2)
+        checkpoint, _ = saved(run.path / "checkpoints", 2)
         assert found("~/runs") == (checkpoint, run.path)
         assert not (tmp_path / "~").exists()
 
