@@ -39,7 +39,7 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
         loss = run.passes.backward(batches, valid_tokens(run, batches).clamp(min=1))
         grads = gradients.finish()
         norm = gradients.total_norm(grads)
-        shown = shown_loss(run, over_stages(run, loss))
+        shown = over_data(run, over_stages(run, loss))
         measured = Measured(loss=shown.item(), grad_norm=norm.item())
         _demand_finite(measured, step)
         clip(grads, norm, max_norm)
@@ -60,8 +60,8 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
         for batch in (own_part(whole, run.backend.view[CP]) for whole in batches):
             summed += run.passes.losses(batch)
             valid += (batch.labels != IGNORE).sum().to(run.device)
-        summed = shown_loss(run, over_stages(run, summed))
-        valid = shown_loss(run, valid)
+        summed = over_data(run, over_stages(run, summed))
+        valid = over_data(run, valid)
     mean = (summed / valid.clamp(min=1)).item()
     if not math.isfinite(mean):
         raise RunError(
@@ -89,10 +89,10 @@ def own_part(batch: Batch, cp: Transport) -> Batch:
 
 def valid_tokens(run: Assembly, batches: Sequence[Batch]) -> Tensor:
     """The number of tokens to predict in the step, over all micro-batches and ranks: int64 []."""
-    return shown_loss(run, total([(batch.labels != IGNORE).sum() for batch in batches]).to(run.device))
+    return over_data(run, total([(batch.labels != IGNORE).sum() for batch in batches]).to(run.device))
 
 
-def shown_loss(run: Assembly, value: Tensor) -> Tensor:
+def over_data(run: Assembly, value: Tensor) -> Tensor:
     """A sum over tokens, summed over exactly the axes on which the loss is P."""
     on = run.backend.dims.active()
     return run.backend.total(value, [axis for axis in LOSS.partial if axis in on])
