@@ -18,7 +18,7 @@ from meshwright.comm.threads import run_ranks
 from meshwright.train.assemble import assemble, local_backend, run_dims
 from meshwright.train.data import Batch
 from meshwright.train.data.packing import IGNORE
-from meshwright.train.step import shown_loss, train_step, valid_tokens, validate
+from meshwright.train.step import over_data, train_step, valid_tokens, validate
 from tests.cases.backends import everywhere
 from tests.parity.harness import alone_on_cpu, assert_same, global_batch, laid_out, one_device, rows, small
 from tests.parity.processes import on_processes
@@ -57,7 +57,7 @@ def test_the_shown_loss_is_the_mean_over_all_valid_tokens(losses, mean):
         mine = [loss for loss in losses[dp.index] if loss is not None]
         labels = torch.tensor([[0 if loss is not None else IGNORE for loss in losses[dp.index]]])
         valid = valid_tokens(run, [Batch(labels, labels, labels, labels)])
-        return (shown_loss(run, torch.tensor(float(sum(mine)))) / valid).item()
+        return (over_data(run, torch.tensor(float(sum(mine)))) / valid).item()
 
     assert on_ranks({"dp_shard": len(losses)}, shown) == [mean] * len(losses)
 
