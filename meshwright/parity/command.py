@@ -61,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         found = f"{name!r} where the recipe belongs" if name else "no recipe"
         fix = f"meshwright parity {recipes.FIRST}"
         raise ConfigError(Problem(where="meshwright parity", what=found, fix=fix))
+    _demand_used(flags)
     backends = options.backends or (FAST if options.fast else BACKENDS)
     layouts = options.tried
     with _progress(terminal.err(), len(layouts) * len(backends)) as told:
@@ -129,6 +130,28 @@ def _demand_together(options: Options) -> None:
             raise _wrong("--layout", "one rank: that is what layouts are held against", _VALUES["--layout"])
         if options.fast and layout.pp > 1:
             raise _wrong("--layout", "a pipeline, under --fast: simulated ranks know none", "no --fast")
+
+
+def _demand_used(flags: Sequence[str]) -> None:
+    """Of the recipe's flags parity takes those of the model, of the optimizer and of how blocks are computed."""
+    for flag in (each.partition("=")[0] for each in flags):
+        why = _CHOSEN.get(flag) or _CHOSEN.get(flag.partition(".")[0])
+        if why:
+            raise _wrong(flag, f"{why} here", "leave it out; layouts are named by --layout tp=2")
+
+
+_CHOSEN: Final = {
+    "--parallel": "the layouts that are tried are chosen",
+    "--training": "a few small steps are made on rows of their own",
+    "--data": "a few small steps are made on rows of their own",
+    "--checkpoint": "nothing is kept",
+    "--output": "nothing is kept",
+    "--launch": "processes are started as a layout needs them",
+    "--compute.compile": "nothing is compiled",
+    "--compute.precision": "all is float32",
+    "--compute.reduce-precision": "all is float32",
+}
+"""Section or flag -> why it has no say."""
 
 
 def _wrong(flag: str, what: str, fix: str) -> ConfigError:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.cli import main
+from meshwright.errors import ConfigError
+from meshwright.parity.command import run
 from meshwright.train import step
 from tests.parity.planted import planted
 
@@ -229,3 +231,13 @@ def children_of(pid: int) -> list[int]:
     """Ranks that are still there; not the one that Python keeps to clean up after processes."""
     listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True).stdout
     return [int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--parallel.tp=2", "--training.length", "--launch.device", "--compute.compile", "--compute.precision"]
+)
+def test_a_flag_that_would_have_no_say_is_refused(flag):
+    with pytest.raises(ConfigError) as error:
+        run(["llama3_debug", "--fast", "--layout", "tp=2", flag, "2"])
+    (problem,) = error.value.problems
+    assert problem.where == flag.partition("=")[0]
