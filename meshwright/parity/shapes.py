@@ -52,6 +52,8 @@ class Shapes:
     def shrunk(self, config: TrainConfig, layout: ParallelConfig) -> TrainConfig:
         """The recipe's run under a layout, small, in float32."""
         whole = {"compile": False, "precision": "float32", "reduce_precision": "float32"}
+        if layout.dp_replicate * layout.dp_shard == 1:  # nothing is stored that could be gathered anew
+            whole["reshard"] = "auto"
         compute: ComputeConfig = replace(config.compute, **whole)  # type: ignore[arg-type]
         training = TrainingConfig(
             steps=10, length=self.length, batch=self.rows * ACCUMULATE, accumulate=ACCUMULATE, seed=7
