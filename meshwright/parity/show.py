@@ -55,7 +55,8 @@ def _verdict(matrix: Matrix) -> Text:
     wrong = sum(not cell.right for cell in matrix.cells)
     if matrix.right:
         text.append("right", style="bold green")
-        text.append(f", {len(matrix.compared)} cells equal one device within {WITHIN:g}, small shapes in float32")
+        cells = "1 cell equals" if len(matrix.compared) == 1 else f"{len(matrix.compared)} cells equal"
+        text.append(f", {cells} one device within {WITHIN:g}, small shapes in float32")
     elif wrong:
         text.append("wrong", style="bold red").append(f", in {wrong} of {len(matrix.cells)} cells")
     else:
