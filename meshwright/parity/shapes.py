@@ -17,7 +17,7 @@ ACCUMULATE: Final = 3
 """Micro-batches of a step: more than two, and no degree in common use."""
 BLOCKS, ROWS, LENGTH = 2, 4, 16
 """What a run has at least, where the model has as many blocks."""
-EPSILON: Final = 1e-6
+EPSILON: Final = 1e-5
 """At least, beside the root of Adam's mean square: an element whose gradient is rounding alone would else move by the
 whole rate either way, on one device too."""
 
