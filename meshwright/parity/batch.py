@@ -26,4 +26,4 @@ def rows_of(batch: Batch, index: int, parts: int) -> Batch:
     """The rows of one of `parts` data ranks."""
     size = len(batch.tokens) // parts
     cut = slice(index * size, (index + 1) * size)
-    return Batch(batch.tokens[cut], batch.labels[cut], batch.positions[cut], batch.documents[cut])
+    return Batch(*(field[cut] for field in batch.fields))

@@ -49,8 +49,7 @@ class Whole(Passes):
 
     def losses(self, batch: Batch) -> Tensor:
         tokens, labels, positions, documents = (
-            self.backend.enter(part.to(self.device, non_blocking=True), INPUT)
-            for part in (batch.tokens, batch.labels, batch.positions, batch.documents)
+            self.backend.enter(part.to(self.device, non_blocking=True), INPUT) for part in batch.fields
         )
         loss = token_losses(self.model, self.loss, tokens, labels, positions, documents)
         return self.backend.leave(loss, LOSS)

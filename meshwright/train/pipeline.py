@@ -88,7 +88,7 @@ class Pipeline(Passes):
 
     def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
         self.valid = valid
-        fields = zip(*map(_fields, batches), strict=True)
+        fields = zip(*(batch.fields for batch in batches), strict=True)
         whole = Batch(*(torch.cat(parts).to(self.device, non_blocking=True) for parts in fields))
         key = (len(batches), *batches[0].tokens.shape)
         if key not in self.running:
@@ -109,7 +109,7 @@ class Pipeline(Passes):
 
     def losses(self, batch: Batch) -> Tensor:
         pipeline, order = self.backend.pipeline, ORDERS[self.schedule]
-        tokens, labels, positions, documents = (part.to(self.device) for part in _fields(batch))
+        tokens, labels, positions, documents = (part.to(self.device) for part in batch.fields)
         x = tokens
         for stage in range(len(self.cuts)):
             here = rank_of(stage, pipeline.size, order)
@@ -172,7 +172,3 @@ def _logits(loss: CrossEntropy) -> SpmdLayout:
     """How the loss takes its logits."""
     assert loss.contract is not None
     return loss.contract.inputs["logits"].src
-
-
-def _fields(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return batch.tokens, batch.labels, batch.positions, batch.documents

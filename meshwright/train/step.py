@@ -80,10 +80,9 @@ def own_part(batch: Batch, cp: Transport) -> Batch:
     equally many keys; one piece where the length does not allow two. Labels were shifted before, on the whole."""
     if cp.size == 1:
         return batch
-    fields = (batch.tokens, batch.labels, batch.positions, batch.documents)
     if batch.tokens.shape[1] % (2 * cp.size):
-        return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in fields))
-    pieces = (field.chunk(2 * cp.size, 1) for field in fields)
+        return Batch(*(field.chunk(cp.size, 1)[cp.index] for field in batch.fields))
+    pieces = (field.chunk(2 * cp.size, 1) for field in batch.fields)
     return Batch(*(torch.cat((piece[cp.index], piece[-1 - cp.index]), 1) for piece in pieces))
 
 

@@ -174,5 +174,5 @@ class Trainer:
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:
     """Micro-batches of equally many rows."""
-    fields = (part.chunk(parts) for part in (batch.tokens, batch.labels, batch.positions, batch.documents))
+    fields = (part.chunk(parts) for part in batch.fields)
     return [Batch(*rows) for rows in zip(*fields, strict=True)]

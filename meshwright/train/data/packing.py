@@ -29,6 +29,11 @@ class Batch:
     positions: Tensor
     documents: Tensor
 
+    @property
+    def fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All four, in the order in which they are declared: `Batch(*batch.fields)` is the batch."""
+        return self.tokens, self.labels, self.positions, self.documents
+
 
 def count_rows(split: Split, length: int) -> int:
     """Rows of `length` that the tokens of `split` fill; the last one may be filled in part."""
