@@ -10,7 +10,7 @@ import torch
 
 from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import States, materialise, parallelize
-from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
+from meshwright.comm.grid import WORLD, ParallelismDims
 from meshwright.comm.scope import View, current_mesh
 from meshwright.comm.shapes import shape_view
 from meshwright.comm.threads import run_ranks
@@ -61,7 +61,7 @@ def on_ranks(
         materialise(module, backend, states, torch.device("cpu"), seed)
         return program(Member(rank, module, backend, states, view))
 
-    return run_ranks(dims, rank_program, {**DENSE, **WORLD})
+    return run_ranks(dims, rank_program, {**dims.compute, **WORLD})
 
 
 def alone(config: Module.Config, program: Callable[[Member], T], **kwargs: Any) -> T:
@@ -77,7 +77,7 @@ def refused(
     module = on_meta(config)
     before(module)
     try:
-        parallelize(module, local_backend(dims, 0, shape_view(dims, 0)))
+        parallelize(module, local_backend(dims, 0, shape_view(dims, 0, dims.compute)))
     except ConfigError as error:
         return error.problems
     return ()

@@ -37,13 +37,14 @@ class Audited(Declared):
         view: View,
         storage: Storage,
         stated: View,
+        sparse: View,
         *,
         passed: Calls,
         unjudged: set[str],
         tell: Callable[[Problem], None],
         meter: Meter,
     ) -> None:
-        super().__init__(dims, view, storage, stated)
+        super().__init__(dims, view, storage, stated, sparse)
         self.passed, self.unjudged, self.tell, self.meter = passed, unjudged, tell, meter
         self.at: list[Boundary] = []
         self.calls: list[Call] = []

@@ -6,7 +6,7 @@ After an error the declared layout is assumed, and the check goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from meshwright.audit import blame, region, where
 from meshwright.audit.call import Call
 from meshwright.audit.whole import Passed, Seen
-from meshwright.check import layout_of, local
+from meshwright.check import layout_of
 from meshwright.comm.declare import assert_type
 from meshwright.core.contract import Contract
 from meshwright.core.sharding import ShardingConfig
@@ -105,12 +105,11 @@ class Boundary:
         self.audit.at.append(self)
         self.audit.calls.append(call)
         try:
-            judged = nullcontext() if self.config.local_map is None else local()
             with (
                 self.holding(self.held),
                 self.audit.meter.at(self.path),
                 self.audit.believing(self.path, region.reasons(self)),
-                judged,
+                region.inside(self),
             ):
                 return call.run()
         except Lost:

@@ -89,7 +89,7 @@ def _times(config: TrainConfig) -> int:
 
 def _length(config: TrainConfig, dims: ParallelismDims) -> int:
     """Tokens of a sequence, up to a number that divides."""
-    parts = dims.cp * (dims.tp if config.parallel.sequence_parallel else 1)
+    parts = dims.cp * (dims.tp if config.parallel.sequence_parallel or dims.ep > 1 else 1)
     return max(1, -(-config.training.length // parts)) * parts
 
 

@@ -6,15 +6,17 @@ declaration says what it is; that is noted as taken on trust.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from meshwright.audit import suggest
 from meshwright.audit.call import Call
-from meshwright.check import layout_of
+from meshwright.check import layout_of, local
 from meshwright.comm.collectives import reinterpret
+from meshwright.comm.scope import set_current_mesh
 from meshwright.core.sharding import LocalMapConfig
 from meshwright.errors import Problem
 from meshwright.types.kinds import P, SpmdType, V
@@ -37,6 +39,17 @@ def demand_gradients(boundary: Boundary, region: LocalMapConfig, call: Call) -> 
                     fix=f"{name!r}: {suggest.shown(SpmdLayout(boundary.config.enters[name]).dual)}",
                 )
             )
+
+
+@contextmanager
+def inside(boundary: Boundary) -> Iterator[None]:
+    """What the body of a region runs in; nothing changes where the module is none."""
+    declared, sparse = boundary.config.local_map, boundary.audit.sparse
+    if declared is None:
+        yield
+        return
+    with local(), set_current_mesh(sparse) if declared.mesh == "sparse" and sparse else nullcontext():
+        yield
 
 
 def leaves(boundary: Boundary, value: Tensor, declared: SpmdLayout) -> Tensor:

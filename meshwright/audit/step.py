@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,13 +17,14 @@ from meshwright.audit.recover import Recover
 from meshwright.audit.repair import repair
 from meshwright.audit.storage import AsStored
 from meshwright.audit.whole import Calls
-from meshwright.backends.declared import apart
+from meshwright.backends.declared import apart, of_experts
 from meshwright.backends.parallelize import States, parallelize
 from meshwright.check import layout_of, no_typecheck, typecheck
 from meshwright.check.report import Trusted
 from meshwright.comm.collectives import all_reduce
 from meshwright.comm.declare import assert_type
-from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
+from meshwright.comm.grid import WORLD, ParallelismDims
+from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import shape_view
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.train.config import TrainConfig
@@ -55,16 +56,17 @@ class RankStep:
         self._tell = tell
         unjudged: set[str] = set()
         for root in roots(self.model, self.loss):
-            problems, found = repair(root, dims, DENSE)
+            problems, found = repair(root, dims, dims.compute)
             unjudged |= found
             for problem in problems:
                 self.tell(problem)
-        view = metered_view(dims, rank, self.meter, apart(dims))
+        view = metered_view(dims, rank, self.meter, {**apart(dims), **of_experts(dims)}, dims.compute)
         self.audit = Audited(
             dims,
             view,
             AsStored(dims, rank),
             shape_view(dims, rank, apart(dims)),
+            shape_view(dims, rank, of_experts(dims)),
             passed=passed,
             unjudged=unjudged,
             tell=self.tell,
@@ -101,7 +103,8 @@ class RankStep:
             self.audit.report = report
             try:
                 self._state_types()
-                self._update(token_losses(self.model, self.loss, tokens, labels, positions, documents))
+                loss, charge = token_losses(self.model, self.loss, tokens, labels, positions, documents)
+                self._update(loss if charge is None else loss + charge)
             except Lost:
                 return False
             except SpmdTypeError as error:
@@ -123,8 +126,16 @@ class RankStep:
             grads = [self._summed(each.param, each.owed) for each in gradients.trained]
             with no_typecheck():
                 norm = gradients.total_norm(grads)
-            clip(grads, assert_type(norm, on), self.config.training.max_norm)
-        optimizer = adamw(self.model, self.config.optimizer, fused=False)
+        for mesh in (self.audit.stated, self.audit.sparse):
+            own = [each.param for each in gradients.trained if self.audit.mesh_of(layout_of(each.param)) is mesh]
+            with set_current_mesh(mesh):
+                self._clip_and_step(own, assert_type(norm.clone(), dict.fromkeys(mesh, R)))
+
+    def _clip_and_step(self, params: Sequence[torch.nn.Parameter], norm: Tensor) -> None:
+        """Of parameters whose types are on one mesh."""
+        with torch.no_grad():
+            clip([param.grad for param in params if param.grad is not None], norm, self.config.training.max_norm)
+        optimizer = adamw(params, self.config.optimizer, fused=False)
         for group in optimizer.param_groups:
             for param in group["params"]:
                 optimizer.state[param] = _moments(param)
@@ -132,10 +143,12 @@ class RankStep:
 
     def _summed(self, param: torch.nn.Parameter, owed: tuple[str, ...]) -> Tensor:
         """The gradient after the sums that are owed; nothing of it may be a sum over ranks any more."""
-        if param.grad is None:
-            param.grad = assert_type(torch.zeros_like(param), {a: k.dual for a, k in layout_of(param).items()})
-        for axis in self.audit.on(dict.fromkeys(owed, R)):
-            param.grad = all_reduce(param.grad, axis, src=P, dst=R)
+        layout = dict.fromkeys(owed, R)
+        with set_current_mesh(self.audit.mesh_of(layout_of(param))):
+            if param.grad is None:
+                param.grad = assert_type(torch.zeros_like(param), {a: k.dual for a, k in layout_of(param).items()})
+            for axis in self.audit.on(layout):
+                param.grad = all_reduce(param.grad, axis, src=P, dst=R)
         return param.grad
 
 

@@ -14,13 +14,13 @@ from meshwright.audit.report import Traffic
 from meshwright.audit.whole import Seen
 from meshwright.backends.fsdp import Fsdp
 from meshwright.backends.parallelize import StateInfo, States
-from meshwright.backends.storage import SHARD_DIM, Replicated, StoragePolicy, contributes
+from meshwright.backends.storage import Family, Replicated, StoragePolicy, contributes, family
 from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.errors import Problem
 from meshwright.models.decoder import Decoder
 from meshwright.train.loss import LOSS
-from meshwright.types.axes import DP_REPLICATE, DP_SHARD, PP
+from meshwright.types.axes import DP_REPLICATE, DP_SHARD, EFSDP, PP
 from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
@@ -31,7 +31,7 @@ class AsStored(Replicated):
     """Parameters as compute sees them; refused is what the storage of the run refuses."""
 
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
-        ranks = self.degree[DP_REPLICATE] * self.degree[DP_SHARD]
+        ranks = self.dims.dp_replicate * self.dims.dp_shard
         return contributes(Fsdp.owned, name, layout) if ranks > 1 else []
 
 
@@ -46,11 +46,14 @@ class Stored:
     def kept(self, name: str) -> int:
         """Bytes of the parameter at rest, with what fills it up to equal parts."""
         param = self.params[name]
-        if not self.dims.dp_shard > 1:
-            return param.numel() * param.element_size()
-        rows = param.shape[SHARD_DIM] if param.dim() else 1
+        own = self.family(name)
+        rows = param.shape[own.cut(param.shape, self.dims.base)] if param.dim() else 1
         each = param.numel() // max(rows, 1)
-        return -(-rows // self.dims.dp_shard) * each * param.element_size()
+        return -(-rows // own.ranks(self.dims.base)) * each * param.element_size()
+
+    def family(self, name: str) -> Family:
+        """The ranks over which the parameter is stored."""
+        return family(self.states[name].layout, self.dims)
 
     def bytes_of(self, names: Sequence[str], dtype: torch.dtype | None) -> int:
         """Bytes of parameters at rest, as numbers of `dtype`."""
@@ -58,7 +61,18 @@ class Stored:
         return sum(size // each * (dtype.itemsize if dtype else each) for size, each in kept)
 
     def groups(self, policy: StoragePolicy) -> Iterator[tuple[str, list[str], bool]]:
-        """Module, its parameters, and whether they are freed after forward: what is gathered as one."""
+        """Module, its parameters, and whether they are freed after forward: what is gathered as one. Experts are
+        gathered by themselves."""
+        for path, names, freed in self._blocks(policy):
+            apart: dict[tuple[str, Family], list[str]] = {}
+            for name in names:
+                own = self.family(name)
+                at = path if own == family({}, self.dims) else name.rpartition(".")[0]
+                apart.setdefault((at, own), []).append(name)
+            for (at, _), held in apart.items():
+                yield at, held, freed
+
+    def _blocks(self, policy: StoragePolicy) -> Iterator[tuple[str, list[str], bool]]:
         names = {id(param): name for name, param in self.params.items()}
         paths = {id(module): path for path, module in self.model.named_modules()}
         left = dict.fromkeys(self.params)
@@ -86,11 +100,13 @@ def storage(stored: Stored, times: int, policy: StoragePolicy) -> Iterator[Traff
     for path, names, freed in stored.groups(policy):
         size = stored.bytes_of(names, policy.precision)
         trained = stored.bytes_of([name for name in names if stored.states[name].trained], policy.reduce_precision)
-        if dims.dp_shard > 1:
-            each = sent("all_gather", dims.dp_shard, size)
-            yield _row(path, "parameters", DP_SHARD, "all_gather", "all_gather" if freed else "", times, each, each)
-            each = sent("reduce_scatter", dims.dp_shard, trained * dims.dp_shard)
-            yield _row(path, "gradients", DP_SHARD, "", "reduce_scatter", 1, 0, each)
+        own = stored.family(names[0])
+        axis, ranks = DP_SHARD if own == family({}, dims) else EFSDP, own.ranks(dims.base)
+        if ranks > 1:
+            each = sent("all_gather", ranks, size)
+            yield _row(path, "parameters", axis, "all_gather", "all_gather" if freed else "", times, each, each)
+            each = sent("reduce_scatter", ranks, trained * ranks)
+            yield _row(path, "gradients", axis, "", "reduce_scatter", 1, 0, each)
         if dims.dp_replicate > 1:
             each = sent("all_reduce", dims.dp_replicate, trained)
             yield _row(path, "gradients", DP_REPLICATE, "", "all_reduce", 1, 0, each)
@@ -98,7 +114,7 @@ def storage(stored: Stored, times: int, policy: StoragePolicy) -> Iterator[Traff
 
 def sums(stored: Stored) -> Iterator[Traffic]:
     """Gradients that are R on an axis which the storage does not sum: all of an axis in one collective."""
-    degrees = stored.dims.degrees(DENSE)
+    degrees = stored.dims.degrees(stored.dims.compute)
     owed: dict[str, int] = {}
     for info in stored.states.values():
         if info.trained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
@@ -69,9 +69,11 @@ class Backend(ABC):
     def storage(self) -> Storage:
         """How parameters lie at rest."""
 
-    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
-        """Put the parameters into their storage; each of `blocks` is gathered and freed as one."""
-        self.storage.store(model, blocks)
+    def store(
+        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
+    ) -> None:
+        """Put the parameters into their storage; see `Storage.store`."""
+        self.storage.store(model, blocks, layouts)
 
     @abstractmethod
     def total(self, value: Tensor, over: Iterable[str], reduction: Reduction = "sum") -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from meshwright.backends.base import Backend
 from meshwright.backends.storage import Storage
-from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.comm.steps import BoundStep
 from meshwright.comm.transport import Alone, Reduction, Transport
@@ -19,12 +19,10 @@ from meshwright.types.planner import Transition
 
 
 class Erased(Backend):
-    """Plain tensors in compute, on every axis of the dense view."""
-
-    axes = DENSE
+    """Plain tensors in compute, on every axis of the dense view, and of that of experts where those are spread."""
 
     def __init__(self, dims: ParallelismDims, view: View, storage: Storage, pipeline: Transport | None = None) -> None:
-        self.dims, self._view, self._storage = dims, view, storage
+        self.dims, self.axes, self._view, self._storage = dims, dims.compute, view, storage
         self.pipeline = pipeline or Alone(PP)
 
     @property

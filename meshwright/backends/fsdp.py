@@ -6,8 +6,9 @@ The one file that touches private names of `torch.distributed.fsdp`; tests/backe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,24 +16,24 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import DataParallelMeshDims
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from meshwright.backends.placements import placements, unplaced
-from meshwright.backends.storage import PLAIN, SHARD_DIM, Storage, StoragePolicy
-from meshwright.comm.grid import DENSE, Axes, ParallelismDims, lower
+from meshwright.backends.storage import PLAIN, Family, Storage, StoragePolicy, family
+from meshwright.comm.grid import Axes, ParallelismDims, lower
 from meshwright.errors import Problem
-from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD
+from meshwright.types.axes import DP, DP_REPLICATE, DP_SHARD, EFSDP
 from meshwright.types.kinds import S
 from meshwright.types.layout import SpmdLayout
 
 
 class Fsdp(Storage):
-    """Shards over dp_shard, replicates over dp_replicate; gradients are summed, never averaged.
+    """Shards over dp_shard, experts over efsdp, replicates over dp_replicate; gradients are summed, never averaged.
 
     mesh: the base axes of a pipeline stage that are on, with dp_shard also where it has one rank.
     """
 
-    owned = frozenset({DP})
+    owned = frozenset({DP, DP_REPLICATE, EFSDP})
     mesh: DeviceMesh
 
     def __init__(
@@ -44,10 +45,6 @@ class Fsdp(Storage):
     ) -> None:
         super().__init__(dims, rank)
         self.mesh, self.policy = mesh, policy
-        on = {axis for axis in (DP_REPLICATE, DP_SHARD) if dims.base[axis] > 1} or {DP_SHARD}
-        self.data_axes = DataParallelMeshDims(
-            shard=DP_SHARD if DP_SHARD in on else None, replicate=DP_REPLICATE if DP_REPLICATE in on else None
-        )
 
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
         base = lower(layout, axes)
@@ -56,13 +53,14 @@ class Fsdp(Storage):
         return DTensor.from_local(local, self.mesh, placed, run_check=False, shape=value.shape, stride=value.stride())
 
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
-        return [*super().problems(name, layout), *unplaced(layout, DENSE, name)]
+        return [*super().problems(name, layout), *unplaced(layout, self.dims.compute, name)]
 
-    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+    def store(
+        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
+    ) -> None:
         policy = self.policy
-        shards: dict[str, Any] = {
+        common: dict[str, Any] = {
             "mesh": self.mesh,
-            "dp_mesh_dims": self.data_axes,
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=policy.precision, reduce_dtype=policy.reduce_precision, cast_forward_inputs=False
             ),
@@ -70,11 +68,21 @@ class Fsdp(Storage):
             if policy.offload
             else OffloadPolicy(),
         }
-        for block in blocks[:-1]:
-            fully_shard(list(block), **shards, reshard_after_forward=policy.frees)
-        if blocks:  # backward begins with the last block: gathering it anew would be wasted
-            fully_shard(list(blocks[-1]), **shards, reshard_after_forward=policy.frees_last)
-        fully_shard(model, **shards)
+        families = {param: family(layouts[name], self.dims) for name, param in model.named_parameters()}
+        dense = family({}, self.dims)
+        order: list[FSDPModule] = []  # as they run
+        for block in blocks:
+            # backward begins with the last block: gathering it anew would be wasted
+            frees = policy.frees_last if block is blocks[-1] else policy.frees
+            inner = list(_apart(block, families, dense))
+            for part in inner:
+                (own,) = {families[param] for param in part.parameters()}
+                fully_shard(part, **common, **self._over(own), reshard_after_forward=frees)
+            fully_shard(list(block), **common, **self._over(dense), reshard_after_forward=frees)
+            order += [block[0], *inner]  # type: ignore[list-item]  # fully_shard has made them so
+        fully_shard(model, **common, **self._over(dense))
+        if any(own != dense for own in families.values()):
+            _prefetch(order)
         # a row that a rank has alone is gathered as a view: harmless, as nothing is written into it in place
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for module in _fsdp_modules(model):
@@ -85,8 +93,26 @@ class Fsdp(Storage):
             param._unsharded_dtensor_spec = None
             param.is_dtensor = False  # compute sees plain tensors; _sharding_spec keeps the full mesh at rest
 
-    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
-        return lower(layout, axes).replace(**{DP_SHARD: S(SHARD_DIM)})
+    def _over(self, own: Family) -> dict[str, Any]:
+        """The arguments of `fully_shard` that say over which ranks a family is stored, and along which dim.
+
+        Where it has no data-parallel ranks it is stored over dp_shard, which then has one.
+        """
+        shard = own.shard or (() if own.replicate else (DP_SHARD,))
+        mesh_dims = DataParallelMeshDims(
+            shard=(shard if len(shard) > 1 else shard[0]) if shard else None,
+            replicate=own.replicate[0] if own.replicate else None,
+        )
+
+        def cut(param: nn.Parameter) -> Shard:
+            return Shard(own.cut(param.to_local().shape, self.degree))  # type: ignore[attr-defined]  # a DTensor
+
+        return {"dp_mesh_dims": mesh_dims, **({"shard_placement_fn": cut} if shard else {})}
+
+    def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:
+        own, base = family(layout, self.dims), lower(layout, axes)
+        dim = own.cut(base.local_shape(shape, self.degree, self.index), self.degree)
+        return base.replace(**dict.fromkeys(own.shard, S(dim)))
 
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
         """On the host, where it lies there at rest: a DTensor's part may lie elsewhere than its mesh."""
@@ -122,6 +148,25 @@ def _finish_backward(model: FSDPModule, last: bool) -> None:
     model.set_is_last_backward(last)
     model.set_reshard_after_backward(last)
     model.set_requires_gradient_sync(last)
+
+
+def _apart(
+    block: Sequence[nn.Module], families: Mapping[nn.Parameter, Family], dense: Family
+) -> Iterator[nn.Module]:
+    """The modules inside a block whose own parameters are of another family."""
+    for part in block:
+        for module in part.modules():
+            own = {families[param] for param in module.parameters(recurse=False)}
+            if own and own != {dense}:
+                yield module
+
+
+def _prefetch(order: Sequence[FSDPModule]) -> None:
+    """Gather the next unit while one computes, and say so: a dispatch waits for the host, which would hold back the
+    gathers that are issued as the modules are reached."""
+    for now, following in pairwise(order):
+        now.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([now])
 
 
 def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:

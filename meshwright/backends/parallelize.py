@@ -37,6 +37,11 @@ class StateInfo:
 States = Mapping[str, StateInfo]
 
 
+def layouts_of(states: States) -> dict[str, SpmdLayout]:
+    """Name -> the layout as declared, at rest."""
+    return {name: info.layout for name, info in states.items()}
+
+
 def parallelize(model: Module, backend: Backend) -> States:
     """Make `model` (on meta, global shapes) this rank's model, still on meta; its states by name.
 
@@ -163,10 +168,9 @@ def _states(model: Module, contracts: Mapping[str, Contract], backend: Backend) 
             elif isinstance(tensor, nn.Parameter) and (refused := backend.storage.problems(name, layout)):
                 problems += refused
             else:
-                stored = backend.storage.rest(layout, backend.axes)
-                found[id(tensor)] = StateInfo(
-                    name, tuple(tensor.shape), layout, stored, inits[own], tensor.requires_grad
-                )
+                shape = tuple(tensor.shape)
+                stored = backend.storage.rest(layout, backend.axes, shape)
+                found[id(tensor)] = StateInfo(name, shape, layout, stored, inits[own], tensor.requires_grad)
     if problems:
         raise ConfigError(problems)
     return {info.name: info for info in found.values()}

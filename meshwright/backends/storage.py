@@ -5,8 +5,9 @@ At rest a parameter is laid out on the base axes of the mesh: its layout in comp
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.backends.at_rest import on_mesh
-from meshwright.comm.grid import BASE, Axes, ParallelismDims, lower
+from meshwright.comm.grid import BASE, DENSE, DP_SHARD_EP, Axes, ParallelismDims, lower
 from meshwright.errors import Problem
+from meshwright.types.axes import DP_REPLICATE, DP_SHARD, EFSDP
 from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
@@ -55,6 +57,35 @@ class StoragePolicy:
 PLAIN: Final = StoragePolicy()
 
 
+@dataclass(frozen=True)
+class Family:
+    """Parameters that are stored over the same data-parallel ranks. On base axes that are on.
+
+    shard: the ranks over which they are cut; replicate: those that hold equal copies.
+    """
+
+    shard: tuple[str, ...]
+    replicate: tuple[str, ...]
+
+    def ranks(self, degree: Mapping[str, int]) -> int:
+        """The number of parts."""
+        return math.prod(degree[axis] for axis in self.shard)
+
+    def cut(self, shape: Sequence[int], degree: Mapping[str, int]) -> int:
+        """The dim that is cut, of what a rank computes with: the first that divides, so that nothing is filled up."""
+        return next((dim for dim, length in enumerate(shape) if length % self.ranks(degree) == 0), 0)
+
+
+def family(layout: Mapping[str, object], dims: ParallelismDims) -> Family:
+    """Of a parameter with this layout in compute: an expert is stored over the ranks that share it."""
+    view = dims.view_of(layout)
+    shard = (DP_SHARD, DP_SHARD_EP) if view is DENSE else view[EFSDP]
+    degree = dims.base
+    return Family(
+        tuple(axis for axis in shard if degree[axis] > 1), (DP_REPLICATE,) if degree[DP_REPLICATE] > 1 else ()
+    )
+
+
 class Storage(ABC):
     """How parameters lie at rest.
 
@@ -67,7 +98,7 @@ class Storage(ABC):
     mesh: DeviceMesh | None = None
 
     def __init__(self, dims: ParallelismDims, rank: int) -> None:
-        self.degree = dims.base
+        self.dims, self.degree = dims, dims.base
         self.index = dims.index(rank, {axis: (axis,) for axis in BASE})
 
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
@@ -79,12 +110,17 @@ class Storage(ABC):
         """A parameter of global shape on meta -> what stands for this rank's part until `store`."""
 
     @abstractmethod
-    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
-        """Take over the parameters of `model`; each of `blocks` is gathered and freed as one."""
+    def store(
+        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
+    ) -> None:
+        """Take over the parameters of `model`; what of each of `blocks` is of one family is gathered and freed as one.
+
+        layouts: of the states by name, on the axes of compute that are on.
+        """
 
     @abstractmethod
-    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
-        """A parameter's layout in compute (on the axes of that view) -> at rest, on the base axes."""
+    def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:
+        """The layout of a parameter of global `shape` in compute, on `axes` -> at rest, on the base axes."""
 
     @abstractmethod
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
@@ -122,10 +158,12 @@ class Replicated(Storage):
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
         return value.new_empty(lower(layout, axes).local_shape(tuple(value.shape), self.degree, self.index))
 
-    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]]) -> None:
+    def store(
+        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
+    ) -> None:
         pass  # they lie as they are
 
-    def rest(self, layout: SpmdLayout, axes: Axes) -> SpmdLayout:
+    def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:
         return lower(layout, axes)
 
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
@@ -139,7 +177,3 @@ class Replicated(Storage):
 
     def accumulate(self, model: nn.Module, last: bool) -> None:
         pass  # gradients add up in place; all sums are made afterwards
-
-
-SHARD_DIM: Final = 0
-"""The dim that data-parallel storage cuts, inside of what compute has cut already."""

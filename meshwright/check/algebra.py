@@ -25,7 +25,8 @@ from meshwright.check.refusal import Refused
 from meshwright.check.tag import CONSTANT, ZERO, Tag, typed
 from meshwright.check.term import Label, Labels, Sum, Term
 from meshwright.codes import Code
-from meshwright.types.kinds import I, R, S, Shard, SpmdType
+from meshwright.comm.number import Number, Source
+from meshwright.types.kinds import I, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 
@@ -55,12 +56,33 @@ def propagate(
     Errors: `Refused` where the types do not fit.
     """
     parts = [Part.of(term, flows) for term in terms]
+    for term in terms:
+        if isinstance(term.given, Number) and term.given.origin.source is Source.SIZE:
+            _demand_no_average(term.given, terms)
     if not any(part.factors for part in parts):
         return _propagated(op, parts, value, out, along or {}, lengths or {})
-    fine = aligned_factors(parts, frozenset(lengths or ()))
+    fine = aligned_factors(_bare(parts), frozenset(lengths or ()))
     needed = {each: instead for label, instead in (along or {}).items() for each in fine.of(label)}
     result = _propagated(op, fine.parts, value, fine.labels(out), needed, lengths or {})
     return Result(*regrouped(result.tag, result.whole, [len(fine.of(label)) for label in out]))
+
+
+def _demand_no_average(ranks: Number, terms: Sequence[Term]) -> None:
+    """A gradient is not scaled by the number of ranks that hold other parts of its parameter.
+
+    Errors: `Refused` where it is.
+    """
+    for term in terms:
+        if isinstance(term.given, Operand) and term.given.tag.owner is not None:
+            for axis, kind in term.given.layout.items():
+                if axis in ranks.origin.axes and (isinstance(kind, Shard) or kind is V):
+                    raise refusal.averaged(axis, term.name, kind, ranks)
+
+
+def _bare(parts: Sequence[Part]) -> list[Part]:
+    """The parts, of which one that is one value everywhere has only the dims that no other has."""
+    cut = {label for part in parts if not part.even for label in part.labels}
+    return [part.without(cut) if part.even else part for part in parts]
 
 
 def _propagated(
@@ -116,8 +138,8 @@ def _lengths(parts: Iterable[Part]) -> dict[Label, int]:
     length: dict[Label, int] = {}
     first: dict[Label, Part] = {}
     for part in parts:
-        if part.zero and part.whole:
-            continue  # zeros of the local size stand for zeros of the global one
+        if part.even and part.whole:
+            continue  # one value in the local size stands for the same in the global one
         for label, size in zip(part.labels, part.whole, strict=True):
             known = length.get(label, 1)
             if size != 1 and known not in (1, size):
@@ -126,7 +148,7 @@ def _lengths(parts: Iterable[Part]) -> dict[Label, int]:
                 length[label] = size
                 first[label] = part
     for part in parts:
-        if part.zero:
+        if part.even:
             for label, size in zip(part.labels, part.whole, strict=True):
                 length.setdefault(label, size)
     return length

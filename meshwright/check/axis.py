@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from meshwright.check import refusal
@@ -66,6 +66,17 @@ class Part:
     def zero(self) -> bool:
         """It is zero everywhere, and so of any type."""
         return self.fresh is Fresh.ZERO
+
+    @property
+    def even(self) -> bool:
+        """It is one value everywhere, and so fits however others are cut."""
+        return self.fresh is Fresh.ZERO or self.fresh is Fresh.UNIFORM
+
+    def without(self, labels: set[Label]) -> Part:
+        """The part without the dims of these labels."""
+        kept = [dim for dim, label in enumerate(self.labels) if label not in labels]
+        whole, local = (tuple(each[dim] for dim in kept) for each in (self.whole, self.local))
+        return replace(self, labels=tuple(self.labels[dim] for dim in kept), whole=whole, local=local)
 
     def dim_of(self, label: Label) -> int | None:
         """The dim with `label`, if there is one and it is not one position that is spread over all."""
@@ -133,7 +144,7 @@ def _demand_alike(axis: str, mixed: Sequence[On]) -> None:
     first = sharded[0]
     assert isinstance(first.kind, Shard)
     for other in mixed:
-        if other is first or other.part.zero or other.kind is P:
+        if other is first or other.part.even or other.kind is P:
             continue  # a product or a sum with P has its own rule
         dim = other.part.dim_of(first.label)
         if isinstance(other.kind, Shard):

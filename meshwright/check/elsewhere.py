@@ -29,12 +29,12 @@ def on_mesh(tag: Tag, mesh: View, known: Mapping[str, MeshAxis], local: bool) ->
     """
     if all(axis in mesh for axis in tag.layout):
         return tag
-    if tag.factors is not None:
-        raise _product(tag)
     layout = tag.layout
     if local:
         layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in layout.items()})
-    return replace(tag, layout=reinterpreted(layout, known, patterns(mesh)))
+    elif tag.factors is not None:
+        raise _product(tag)
+    return replace(tag, layout=reinterpreted(layout, known, patterns(mesh)), factors=None)
 
 
 def _product(tag: Tag) -> Refused:

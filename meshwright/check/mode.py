@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -190,7 +191,7 @@ class TypeCheck(TorchFunctionMode):
         if target is not None:
             for tensor in _tensors(target):
                 demand_unshared(rule.name, tensor)
-        manner = self._manner() if self._numbers or self.varying_seed else self.local
+        manner = self._manner() if self._numbers or self._places or self.varying_seed else self.local
         key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:
             outcomes = self._answers.outcomes.get(key)
@@ -240,7 +241,7 @@ class TypeCheck(TorchFunctionMode):
 
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
-        return self.local, self.varying_seed, tuple([number.origin for number in self._numbers])
+        return self.local, self.varying_seed, frozenset(self._places), tuple([each.origin for each in self._numbers])
 
     def seen_by_rules(self, argument: Any, seen: list[Operand]) -> Any:
         """The argument with an `Operand` in place of each tensor, as a value that can be a key."""
@@ -251,16 +252,23 @@ class TypeCheck(TorchFunctionMode):
         if type(argument) in _PLAIN:
             return argument
         if isinstance(argument, (list, tuple)):
-            return tuple([self.seen_by_rules(each, seen) for each in argument])
+            return tuple([self._entry(each, seen) for each in argument])
         if isinstance(argument, slice):
             if argument == _FULL:
                 return FULL
-            return Cut(*(self.seen_by_rules(end, seen) for end in (argument.start, argument.stop, argument.step)))
+            return Cut(*(self._entry(end, seen) for end in (argument.start, argument.stop, argument.step)))
         if type(argument) is float:
             return 1.0 if argument else 0.0  # a rule asks of a number only whether it is zero
         if isinstance(argument, Number):
             return self._number(argument, seen)
         return argument
+
+    def _entry(self, value: Any, seen: list[Operand]) -> Any:
+        """An entry of a list or of a slice: in a region a length, which may be another one on each rank."""
+        if self.local and isinstance(value, Number) and value.origin.source is Source.INDEX and isinstance(value, int):
+            self._places.update(axis for axis in value.origin.axes if self.degree.get(axis, 1) > 1)
+            return int(value)
+        return self.seen_by_rules(value, seen)
 
     def note(self, outcomes: Any, result: Any) -> None:
         """Tag what a call returned, after its shape is found to be the expected one."""
@@ -353,17 +361,18 @@ class TypeCheck(TorchFunctionMode):
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
             layout = SpmdLayout({axis: V for axis in number.origin.axes if self.degree.get(axis, 1) > 1})
-            key = layout, "number", type(number)
+            length = int(number) if self.local and isinstance(number, int) else None
+            key = layout, "number", type(number), length
             found = self._answers.operands.get(key)
             if found is None:
                 tag = Tag(layout, Fresh.CONSTANT)  # the same on all ranks of every other axis
                 dtype = torch.int64 if isinstance(number, int) else torch.float32
-                found = self._answers.operands[key] = operand(tag, (), False, dtype, self.mesh, self.degree)
+                made = operand(tag, (), False, dtype, self.mesh, self.degree)
+                found = self._answers.operands[key] = replace(made, length=length)
             seen.append(found)
             self._places.update(axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1)
             return found
-        if number.origin.source is not Source.SIZE:
-            self._numbers.append(number)
+        self._numbers.append(number)
         return number
 
     def _enter(self, mesh: View) -> None:

@@ -47,7 +47,7 @@ class Operand:
 
     shape: of what this rank holds; whole: of what the ranks hold together. flows: it passes a gradient on.
     layout: what it is on every axis that is tracked; where a dim is a product, each axis shards the dim that its
-    factor is in. degree: ranks of each axis of the mesh.
+    factor is in. degree: ranks of each axis of the mesh. length: the number, where it is one that may be a length.
     """
 
     tag: Tag
@@ -57,6 +57,7 @@ class Operand:
     dtype: torch.dtype
     layout: SpmdLayout
     degree: Mapping[str, int]
+    length: int | None = None
     known: bool = field(init=False)
     """Whether it has a type on any axis."""
     partial: bool = field(init=False)

@@ -210,6 +210,17 @@ def typed_number(number: Number, name: str) -> Refused:
     )
 
 
+def averaged(axis: str, name: str, kind: SpmdType, ranks: Number) -> Refused:
+    """A gradient is scaled by the number of ranks of an axis over which nothing of it is summed."""
+    return Refused(
+        f"on axis {axis!r} {name} is a gradient that is {kind!r}, and it is scaled by {ranks.origin.text}",
+        f"each rank of {axis} holds the whole gradient of its own part, however many ranks there are: a mean over them "
+        "is one of the loss",
+        f"leave it out; or, where the loss is to be a mean over ranks, loss / spmd.axis_size({axis!r}) before backward",
+        code=Code.REDUCED,
+    )
+
+
 def not_constant(axis: str, kind: SpmdType, name: str) -> Refused:
     """A factory takes a value that is not the same on every rank."""
     return Refused(

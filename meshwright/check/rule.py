@@ -149,7 +149,7 @@ def aten_rule(func: Any) -> Handler | None:
     space, _, name = qualified.partition("::")
     if space in ("_c10d_functional", "_c10d_functional_autograd"):
         return FUNCTIONAL.get(name)
-    if space != "aten":
+    if space not in ("aten", "meshwright"):
         return None
     if name in INFER:
         return Pure(name, INFER[name])

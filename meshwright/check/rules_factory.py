@@ -12,7 +12,7 @@ from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
-from meshwright.check.tag import CONSTANT, UNKNOWN, ZERO, Tag, read, typed, write
+from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, read, typed, write
 from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, V
 from meshwright.types.layout import SpmdLayout
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 _ZEROS: Final = "zeros zeros_like new_zeros"
+_UNIFORM: Final = "ones full new_ones new_full"
+_EMPTY: Final = "empty new_empty empty_like empty_strided"
 _CONSTANTS: Final = (
-    "ones full empty arange linspace logspace eye tensor as_tensor scalar_tensor tril_indices triu_indices "
-    "new_ones new_full new_empty new_tensor empty_like from_numpy asarray empty_strided"
+    "arange linspace logspace eye tensor as_tensor scalar_tensor tril_indices triu_indices "
+    "new_tensor from_numpy asarray"
 )
 _RANDOM: Final = (
     "rand randn randint randperm "
@@ -65,10 +67,25 @@ def _of_arguments(
                 raise not_constant(axis, kind, name)
     if tag is UNKNOWN and check.varying_seed:
         return typed(SpmdLayout(dict.fromkeys(sorted(check.varying_seed), V)))
-    return _of_numbers(check, name, (args, tuple(kwargs.values()))) if tag is CONSTANT else tag
+    if tag in (ZERO, UNKNOWN):
+        return tag
+    values = (args, tuple(kwargs.values()))
+    if name in _FILLED:
+        _demand_no_length(check, kwargs.get("fill_value", args[-1] if args else None))
+    if name in _COPIES or name == "scalar_tensor":
+        for number in _numbers(values):
+            _demand_no_length(check, number)
+    return _of_numbers(values, tag)
 
 
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
+_FILLED: Final = ("full", "new_full")
+
+
+def _demand_no_length(check: TypeCheck, value: Any) -> None:
+    """Errors: `Refused` where the local length of a sharded dim becomes a value."""
+    if isinstance(value, Number) and value.origin.source is Source.LENGTH and not check.local:
+        raise typed_number(value, "a tensor that is made of it")
 
 
 def _listed(value: Any) -> Iterator[Tensor]:
@@ -83,25 +100,18 @@ def _fills(func: Callable[..., Any]) -> bool:
     return func.__name__.endswith("_") and not func.__name__.startswith("new_")
 
 
-def _of_numbers(check: TypeCheck, name: str, values: Any) -> Tag:
+def _of_numbers(values: Any, tag: Tag) -> Tag:
     """The tag of a tensor that is made of Python numbers: V where one is a rank's place on an axis.
 
     Of one that is made of the rank in the world nothing is known: its author has to say what it is.
-
-    Errors: `Refused` where one is the local length of a sharded dim, and becomes a value.
     """
     axes: set[str] = set()
     for number in _numbers(values):
         if number.origin.source is Source.RANK:
             return UNKNOWN
-        if number.origin.source is Source.LENGTH and name in _VALUES and not check.local:
-            raise typed_number(number, "a tensor that is made of it")
         if number.origin.source is Source.INDEX:
             axes |= number.origin.axes
-    return typed(SpmdLayout(dict.fromkeys(sorted(axes), V))) if axes else CONSTANT
-
-
-_VALUES: Final = (*_COPIES, "scalar_tensor")
+    return typed(SpmdLayout(dict.fromkeys(sorted(axes), V))) if axes else tag
 
 
 def _numbers(value: Any) -> Iterator[Number]:
@@ -114,6 +124,8 @@ def _numbers(value: Any) -> Iterator[Number]:
 
 _makes(_ZEROS, ZERO)
 _makes(_CONSTANTS, CONSTANT)
+_makes(_UNIFORM, UNIFORM)
+_makes(_EMPTY, EMPTY)
 _makes(_RANDOM, UNKNOWN)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.formula import Formula
@@ -15,11 +14,12 @@ from meshwright.check.refusal import Refused, along_shard, change, no_rule
 from meshwright.check.rule import INFER, pure, special
 from meshwright.check.rules_pick import getitem, masked_write, pointed
 from meshwright.check.shared import demand_unshared
-from meshwright.check.tag import typed, write
+from meshwright.check.tag import Fresh, Tag, typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.codes import Code
-from meshwright.types.kinds import I, P, R, Shard
+from meshwright.types.kinds import I, P, R, Shard, V
+from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -63,7 +63,9 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         return result
     _demand_same_places(mine, [each for each in seen if each is not theirs])
     if mine.tag.fresh is not None:
-        result = _write_into_fresh(func, args, theirs)
+        found = _into_fresh(check, mine, theirs, [each for each in seen if each is not theirs])
+        result = func(*args, **kwargs)
+        write(target, found)
         check.demand_exact("a write", seen, target)
         return result
     try:
@@ -108,16 +110,38 @@ def _demand_same_places(target: Operand, index: list[Operand]) -> None:
                 )
 
 
-def _write_into_fresh(func: Callable[..., Any], args: tuple[Any, ...], value: Any) -> Any:
-    target: Tensor = args[0]
-    if not isinstance(value, Operand):
-        return func(*args)
-    for axis, kind in value.layout.items():
-        if isinstance(kind, Shard):
-            raise along_shard(axis, "value", kind, "a write into a part of an untyped buffer", _STATE)
-    result = func(*args)
-    write(target, typed(value.layout))
-    return result
+def _into_fresh(check: TypeCheck, target: Operand, value: Any, index: list[Operand]) -> Tag:
+    """What a buffer is that took no type yet, once `value` stands at the places `index`.
+
+    Errors: `Refused` where a dim is sharded whose place in the buffer is not known, and where the buffer holds
+    something that would be counted with each part of a sum.
+    """
+    terms = [Term(name, _of_no_dims(check, name, each)) for name, each in (("value", value), *_named(index))]
+    product = (Factor(0), *(Factor(n, linear=False) for n in range(1, len(terms))))
+    held = Term("the buffer", check.operand_of(target.tag, (), target))
+    sums = isinstance(value, Operand) and value.partial and target.tag.fresh is not Fresh.EMPTY
+    found = propagate("a write", (*terms, held), (product, (Factor(len(terms)),)) if sums else (product,), ())
+    return typed(found.tag.layout, found.tag.counted)
+
+
+def _named(index: list[Operand]) -> list[tuple[str, Operand]]:
+    return [(f"index {n}" if n else "index", each) for n, each in enumerate(index)]
+
+
+def _of_no_dims(check: TypeCheck, name: str, x: Any) -> Any:
+    """`x` without its dims; where cuts are not followed what is sharded is V.
+
+    Errors: `Refused` where they are.
+    """
+    if not isinstance(x, Operand):
+        return x
+    for axis, kind in x.layout.items():
+        if isinstance(kind, Shard) and not check.local:
+            raise along_shard(axis, name, kind, "a write into a part of an untyped buffer", _STATE)
+    if x.tag.fresh is not None:
+        return check.operand_of(x.tag, (), x)
+    layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in x.layout.items()})
+    return check.operand_of(typed(layout, x.tag.counted), (), x)
 
 
 _STATE = "state the buffer's type first: assert_type(buffer, {axis: type})"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from meshwright.check import rules_pointwise  # noqa: F401  of the other form of `where`
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
-from meshwright.check.rule import pure
+from meshwright.check.refusal import Refused
+from meshwright.check.rule import INFER, pure
 from meshwright.check.term import Factor, Label, Term, opaque
+from meshwright.codes import Code
 
 _ROWS = "look up this rank's rows, masked_fill the others with 0 and claim the result: reinterpret V -> P"
 
@@ -71,6 +74,50 @@ def one_hot(input: Operand, num_classes: int = -1) -> Result:
     return propagate(
         "one_hot", (Term("input", input, labels),), opaque(), (*labels, "classes"), lengths=lengths, flows=False
     )
+
+
+@pure("bincount")
+def bincount(input: Operand, weights: Operand | None = None, minlength: int = 0) -> Result:
+    """How often each number occurs: over numbers that are sharded these counts add up, in as many bins as are said."""
+    terms = [Term("input", input, ("n",))]
+    factors = [Factor(0, linear=False)]
+    if weights is not None:
+        terms.append(Term("weights", weights, ("n",)))
+        factors.append(Factor(1))
+    found = propagate("bincount", terms, (factors,), ("bins",), lengths={"bins": minlength}, flows=False)
+    for axis in input.layout.sharding(0):
+        if minlength == 0:
+            raise Refused(
+                f"on axis {axis!r} input is {input.layout[axis]!r}, and how many bins a rank makes of its part depends "
+                "on its values",
+                "counts of the same bins add up",
+                "bincount(input, minlength=n), with n above every number",
+                code=Code.SHAPE,
+                cut=axis,
+            )
+    return found if input.layout.sharded else Result(found.tag, None)
+
+
+@pure("nonzero", "argwhere")
+def nonzero(input: Operand, *, as_tuple: bool = False) -> Result | tuple[Result, ...]:
+    """The places that are not zero, of dims that are whole; how many depends on values."""
+    labels = tuple(range(len(input.shape)))
+    out = ("found",) if as_tuple else ("found", "dims")
+    lengths: dict[Label, int] = {"found": 0, "dims": len(labels)}
+    along: dict[Label, str] = dict.fromkeys(labels, "")
+    term = Term("input", input, labels)
+    one = propagate("nonzero", (term,), opaque(), out, along=along, lengths=lengths, flows=False)
+    found = Result(one.tag, None)
+    return (found,) * max(len(labels), 1) if as_tuple else found
+
+
+_EITHER: Final = INFER["where"]
+
+
+@pure("where")
+def where(*args: Any, **kwargs: Any) -> Any:
+    """One value or the other; of a condition alone the places where it holds, as `nonzero(as_tuple=True)`."""
+    return nonzero(args[0], as_tuple=True) if len(args) == 1 and not kwargs else _EITHER(*args, **kwargs)
 
 
 @pure("bucketize")

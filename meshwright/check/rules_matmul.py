@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import aligned
@@ -212,35 +212,6 @@ def _letters(group: str, count: int) -> Labels:
     if spread < 0 or (spread and "." not in named):
         raise TypeError(f"{group!r} for a tensor of {count} dims")
     return tuple(each for letter in named for each in (range(-spread, 0) if letter == "." else [letter]))
-
-
-@pure("grouped_mm", "_grouped_mm")
-def grouped_mm(
-    mat_a: Operand, mat_b: Operand, *, offs: Operand | None = None, bias: Any = None, out_dtype: Any = None
-) -> Result:
-    """Matrices of several groups, end to end in one dim, which `offs`[groups] cuts and which is whole.
-
-    [rows, k] @ [groups, k, n]; [groups, m, k] @ [k, columns]; [m, rows] @ [rows, n] -> [groups, m, n].
-    """
-    if bias is not None:
-        raise TypeError("bias")
-    left, right, out = _GROUPED.get((len(mat_a.shape), len(mat_b.shape)), ((), (), ()))
-    terms = [Term("mat_a", mat_a, left), Term("mat_b", mat_b, right)]
-    value = [Factor(0), Factor(1)]
-    along: dict[Label, str] = {}
-    if offs is not None:
-        terms.append(Term("offs", offs, ("groups",)))
-        value.append(Factor(2, linear=False))
-        along = dict.fromkeys(("groups", "rows", "columns"), "")
-    return propagate("grouped_mm", terms, (value,), out, along=along)
-
-
-_GROUPED: Final[dict[tuple[int, int], tuple[Labels, Labels, Labels]]] = {
-    (2, 3): (("rows", "k"), ("groups", "k", "n"), ("rows", "n")),
-    (3, 2): (("groups", "m", "k"), ("k", "columns"), ("m", "columns")),
-    (2, 2): (("m", "rows"), ("rows", "n"), ("groups", "m", "n")),
-    (3, 3): (("groups", "m", "k"), ("groups", "k", "n"), ("groups", "m", "n")),
-}
 
 
 def _matmul_labels(left: int, right: int) -> tuple[Labels, Labels, Labels]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -15,7 +15,7 @@ from meshwright.check.tag import typed
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
 
 _AHEAD = "take the positions before the dim is cut"
-_MASKED: Sum = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
+MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
 
 
 @pure("__getitem__")
@@ -143,8 +143,11 @@ def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     return Result(typed(one.tag.layout, one.tag.counted), None)
 
 
-def masked_write(input: Operand, index: Any, value: Any) -> Result | None:
-    """`input[mask] = value` where the value has no dim of what the mask picks; None: it is another write."""
+def masked_write(input: Operand, index: Any, value: Any, how: Sum = MASKED) -> Result | None:
+    """`input[mask] = value` where the value has no dim of what the mask picks; None: it is another write.
+
+    how: made of the input, the mask and the value.
+    """
     items = index if type(index) is tuple else (index,)
     if len(items) != 1 or not isinstance(items[0], Operand) or items[0].dtype is not torch.bool:
         return None
@@ -157,7 +160,7 @@ def masked_write(input: Operand, index: Any, value: Any) -> Result | None:
         Term("index", items[0], labels[: len(items[0].shape)]),
         Term("value", value, labels[len(labels) - dims :]),
     )
-    return propagate("a write", terms, _MASKED, labels)
+    return propagate("a write", terms, how, labels)
 
 
 def pointed(input: Operand, dim: int, index: Operand) -> tuple[int, Labels]:
@@ -166,7 +169,9 @@ def pointed(input: Operand, dim: int, index: Operand) -> tuple[int, Labels]:
     at = dim % max(count, 1)
     if len(index.shape) != count:
         raise TypeError("an index that has other dims")
-    alike = [mine == its for mine, its in zip(input.whole, index.whole, strict=True)]
+    mine = input.shape if input.tag.even else input.whole
+    theirs = index.shape if input.tag.even else index.whole
+    alike = [one == other for one, other in zip(mine, theirs, strict=True)]
     return at, tuple("picked" if n == at else n if alike[n] else ("short", n) for n in range(count))
 
 

@@ -17,7 +17,8 @@ from meshwright.types.kinds import Shard
 @pure("narrow")
 def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
     """Some positions of one dim, which is whole."""
-    return _piece("narrow", input, dim, length)
+    (count,) = flat((length,))
+    return _piece("narrow", input, dim, count)
 
 
 def _piece(op: str, input: Operand, dim: int, length: int) -> Result:

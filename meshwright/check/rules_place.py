@@ -11,12 +11,13 @@ from typing import Any
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
-from meshwright.check.rules_pick import pointed
+from meshwright.check.rules_pick import MASKED, masked_write, pointed
 from meshwright.check.rules_view import from_front
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
 
 _SUMMED: Sum = ((Factor(0),), (Factor(2), Factor(1, linear=False)))
 _PLACED: Sum = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
+_ADDED: Sum = ((Factor(0),), (Factor(2), Factor(1, linear=False)))
 _CHOSEN: Sum = ((Factor(0, linear=False), Factor(1, linear=False), Factor(2, linear=False)),)
 
 
@@ -52,10 +53,12 @@ def _scattered(op: str, input: Operand, dim: int, index: Operand, src: Any, valu
     at, labels = pointed(input, dim, index)
     short = {n for n, label in enumerate(labels) if n != at and label != n}
     theirs: Labels = ()
+    longer: set[Label] = set()
     if isinstance(src, Operand) and src.shape:
-        same = zip(labels, src.whole, index.whole, strict=True)
-        theirs = tuple(label if mine == its else ("rest", n) for n, (label, mine, its) in enumerate(same))
-    apart = [label for label in (*labels, *theirs) if isinstance(label, tuple)]
+        fits = [src.tag.even or mine == its for mine, its in zip(src.whole, index.whole, strict=True)]
+        theirs = tuple(label if fits[n] else ("rest", n) for n, label in enumerate(labels))
+        longer = {label for n, label in enumerate(labels) if not fits[n]}  # the first positions of it are meant
+    apart = [label for label in (*labels, *theirs) if isinstance(label, tuple) or label in longer]
     return _written(op, input, {at, *short}, (index, labels), (src, theirs), value, apart)
 
 
@@ -113,9 +116,12 @@ def index_fill(input: Operand, dim: int, index: Operand, value: Any) -> Result:
 
 @pure("index_put")
 def index_put(input: Operand, indices: tuple[Any, ...], values: Operand, accumulate: bool = False) -> Result:
-    """Places of the first dims, by one tensor of whole numbers for each, take `values` or are added to."""
+    """Places of the first dims, by one tensor of whole numbers for each or by a mask, take `values` or are added to."""
+    masked = masked_write(input, indices, values, _ADDED if accumulate else MASKED)
+    if masked is not None:
+        return masked
     if not all(isinstance(index, Operand) and index.dtype.is_signed for index in indices):
-        raise TypeError("an index that is a mask or leaves a dim out")
+        raise TypeError("an index that is a mask beside others, of several values, or that leaves a dim out")
     count = len(indices)
     picked = tuple(("picked", n) for n in range(max(len(index.shape) for index in indices)))
     places = (*picked, *range(count, len(input.shape)))

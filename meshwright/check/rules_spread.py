@@ -12,7 +12,7 @@ from meshwright.check.rule import pure
 from meshwright.check.rules_dims import demand_even, relabelled
 from meshwright.check.rules_view import expand, flat, from_front
 from meshwright.check.tag import typed
-from meshwright.check.term import Factor, Label, Labels, Term
+from meshwright.check.term import Factor, Label, Labels, Sum, Term, opaque
 from meshwright.types.kinds import R, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -81,13 +81,32 @@ def repeat(input: Operand, *sizes: Any, dims: Any = None) -> Result:
 
 
 @pure("repeat_interleave")
-def repeat_interleave(input: Operand, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Result:
-    """Each position several times, side by side: a sharded dim stays so; linear."""
-    if not isinstance(repeats, int):
-        raise TypeError("a tensor of counts")
+def repeat_interleave(
+    input: Operand, repeats: int | Operand | None = None, dim: int | None = None, *, output_size: Any = None
+) -> Result:
+    """Each position several times, side by side; linear. A sharded dim stays so where all are repeated as often."""
+    if repeats is None:  # torch takes the counts alone, and repeats the places
+        terms = [Term("repeats", input, ("place",))]
+        return _counted(terms, opaque(), "place", ("copies",), output_size)
     if dim is None and len(input.shape) != 1:
         raise TypeError("without dim")
     at = from_front(dim or 0, len(input.shape))
+    if isinstance(repeats, Operand):
+        own = tuple(range(len(input.shape)))
+        terms = [Term("input", input, own), Term("repeats", repeats, (at,) * len(repeats.shape))]
+        value = ((Factor(0), Factor(1, linear=False)),)
+        return _counted(terms, value, at, (*own[:at], "copies", *own[at + 1 :]), output_size)
     demand_even("repeat_interleave", input, at)
     labels = tuple(range(len(input.shape)))
     return relabelled("repeat_interleave", input, labels, labels, (), {at: input.whole[at] * repeats})
+
+
+def _counted(terms: Sequence[Term], value: Sum, at: Label, out: Labels, size: Any) -> Result:
+    """Each position of a dim, which is whole, as often as a tensor says; how many come out is said or unknown."""
+    length = size if isinstance(size, int) else 0
+    one = propagate("repeat_interleave", terms, value, out, along={at: ""}, lengths={"copies": length})
+    if isinstance(size, int):
+        return one
+    if one.tag.factors is not None and one.tag.layout.sharded:
+        raise TypeError("counts, of a tensor of which a flattened dim is sharded, without output_size")
+    return Result(typed(one.tag.layout, one.tag.counted), None)

@@ -15,15 +15,15 @@ from meshwright.check.refusal import Refused, change, typed_number
 from meshwright.check.rule import forms, special
 from meshwright.check.tag import read
 from meshwright.codes import Code
-from meshwright.comm.number import Number, Source, watchers
-from meshwright.types.kinds import I, P, R
+from meshwright.comm.number import Number, Origin, Source, Whole, watchers
+from meshwright.types.kinds import I, P, R, Shard, V
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 _READING = (
     "item tolist numpy equal allclose is_nonzero __bool__ __float__ __int__ __index__ __complex__ __contains__ "
-    "__array__ nonzero unique bincount"
+    "__array__ unique"
 )
 
 
@@ -40,13 +40,30 @@ def _demand_equal(name: str, x: Tensor) -> None:
             raise Refused(
                 f"{name} reads a value that is {kind!r} on axis {axis!r}",
                 "it is another value on each rank, and what Python does with it is not followed",
-                f"{change('x', axis, kind, R)} first, and read its entries, tolist(); or keep it a tensor",
+                f"{change('x', axis, kind, R)} first, and read its entries, tolist(); or keep it a tensor; or, of "
+                "lengths that are this rank's own, x.tolist() in a region: with spmd.local()",
                 code=Code.READ,
             )
 
 
+def _origin(check: TypeCheck, name: str, x: Any) -> Origin | None:
+    """Where whole numbers come from that are read in a region, as the sizes of an exchange are: they remember it."""
+    if not check.local or name not in ("tolist", "item") or x.dtype.is_floating_point or x.dtype.is_complex:
+        return None
+    kinds = check.operand(x).layout
+    axes = frozenset(axis for axis, kind in kinds.items() if kind is V or isinstance(kind, Shard))
+    return Origin(Source.INDEX, axes, f"x.{name}()") if axes and P not in kinds.values() else None
+
+
+def _remembering(value: Any, origin: Origin) -> Any:
+    return [_remembering(each, origin) for each in value] if isinstance(value, list) else Whole(value, origin)
+
+
 def _read(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Every rank reads the same."""
+    origin = _origin(check, func.__name__, args[0]) if len(args) == 1 else None
+    if origin is not None:
+        return _remembering(func(*args, **kwargs), origin)
     for x in args:
         if isinstance(x, Tensor):
             _demand_equal(func.__name__, x)

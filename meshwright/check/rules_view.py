@@ -54,6 +54,7 @@ def _of(input: Operand, dims: Sequence[Sequence[Factor]]) -> Result:
 def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one or as one tuple."""
     flat = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
+    flat = tuple(size.length if isinstance(size, Operand) else size for size in flat)
     if not all(isinstance(size, int) for size in flat):
         raise TypeError(f"sizes {flat}")
     return flat

@@ -33,6 +33,10 @@ class Fresh(Enum):
     """
 
     CONSTANT = "constant"
+    EMPTY = "empty"
+    """memory that nobody has written yet"""
+    UNIFORM = "uniform"
+    """one value everywhere: where its length is that of a rank's part, it stands for the whole as well"""
     ZERO = "zero"
     """zeros everywhere, and so a tensor of any type, P too"""
 
@@ -55,6 +59,11 @@ class Tag:
     owner: weakref.ref[Tensor] | None = None
     stated: str = ""
 
+    @property
+    def even(self) -> bool:
+        """It is one value everywhere: a part of it and the whole are alike."""
+        return self.fresh is Fresh.ZERO or self.fresh is Fresh.UNIFORM
+
     def __reduce__(self) -> Any:
         kinds = tuple((axis, repr(kind)) for axis, kind in self.layout.items())
         fresh = None if self.fresh is None else self.fresh.value
@@ -64,6 +73,8 @@ class Tag:
 UNKNOWN: Final = Tag(_NOTHING)
 """Nothing is known."""
 CONSTANT: Final = Tag(_NOTHING, Fresh.CONSTANT)
+EMPTY: Final = Tag(_NOTHING, Fresh.EMPTY)
+UNIFORM: Final = Tag(_NOTHING, Fresh.UNIFORM)
 ZERO: Final = Tag(_NOTHING, Fresh.ZERO)
 ASSUMED: Final = Tag(_NOTHING)
 """Something was wrong with it, which was said: it goes with anything until its type is stated."""
@@ -85,7 +96,7 @@ def _restored(
     kinds: tuple[tuple[str, str], ...], fresh: str | None, counted: tuple[str, ...], factors: Factors | None
 ) -> Tag:
     if fresh is not None:
-        return ZERO if fresh == Fresh.ZERO.value else CONSTANT
+        return next(tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is Fresh(fresh))
     return typed(SpmdLayout({axis: _kind(text) for axis, text in kinds}), frozenset(counted), factors)
 
 

@@ -163,20 +163,25 @@ def dealt(
     receive: Sequence[int] | None,
     options: Options,
 ) -> Tensor:
-    """An all_to_all of rows: which rank gets how many is the caller's to say."""
+    """An all_to_all of rows: which rank gets how many is the caller's to say.
+
+    S(0) -> S(0): rows of one dim that is cut. V -> V: rows that each rank has of its own.
+    """
     demand_tensor(x, _where(axis))
     group = find(axis)
-    if not all(isinstance(kind, Shard) and kind.dim == 0 for kind in (src, dst)):
+    if not (src is V and dst is V) and not all(isinstance(kind, Shard) and kind.dim == 0 for kind in (src, dst)):
         raise SpmdTypeError(
             Problem(
                 where=_where(axis),
                 what=f"rows are dealt out by number, and the types are {src!r} -> {dst!r}",
-                why="rows are along dim 0",
-                fix=f"all_to_all(x, {group.name!r}, src=S(0), dst=S(0), input_split_sizes=..., output_split_sizes=...)",
+                why="rows are along dim 0, of one tensor that is cut or of one on each rank",
+                fix=f"all_to_all(x, {group.name!r}, src=V, dst=V, input_split_sizes=..., output_split_sizes=...); "
+                "or src=S(0), dst=S(0)",
                 code=Code.NO_STEP,
             )
         )
-    rows = x.shape[0] if x.dim() else 0
+    dim = options.dims[0] if options.dims else 0
+    rows = x.shape[dim] if x.dim() > dim else 0
     sizes = []
     for name, given, total in (("input_split_sizes", send, rows), ("output_split_sizes", receive, None)):
         if given is not None:

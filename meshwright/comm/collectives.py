@@ -139,14 +139,15 @@ def all_to_all(
 
     split_dim, concat_dim: of V, the dim that is dealt out and the one along which the ranks' pieces are stacked, both 0
     unless they are said; of S(i) -> S(j) they are i and j.
-    input_split_sizes, output_split_sizes: of S(0) -> S(0), how many rows go to each rank and come from each.
+    input_split_sizes, output_split_sizes: how many rows go to each rank and come from each; of S(0) -> S(0), and of
+    V -> V, where every rank has rows of its own along split_dim.
     """
     options = dtypes(axis, op_dtype, out_dtype, backward_options, async_op)
     src, dst = along(axis, "split_dim", src, split_dim), along(axis, "concat_dim", dst, concat_dim)
+    if src is V and dst is V and (split_dim or concat_dim):
+        options = replace(options, dims=(split_dim or 0, concat_dim or 0))
     if input_split_sizes is not None or output_split_sizes is not None:
         return dealt(x, axis, src, dst, input_split_sizes, output_split_sizes, options)
-    if src is V and dst is V:
-        options = replace(options, dims=(split_dim or 0, concat_dim or 0) if split_dim or concat_dim else ())
     return apply(x, axis, src, dst, Op.ALL_TO_ALL, options)
 
 

@@ -82,8 +82,8 @@ class ParallelismDims:
                     fix=f"parallel.tp = {self.tp_copy} times a whole number",
                 )
             ]
-        if not problems and self.ep not in self._expert_degrees():
-            fits = ", ".join(map(str, self._expert_degrees()))
+        if not problems and self.ep not in self.expert_degrees:
+            fits = ", ".join(map(str, self.expert_degrees))
             problems = [
                 Problem(
                     where="parallel.ep",
@@ -95,7 +95,9 @@ class ParallelismDims:
         if problems:
             raise ConfigError(problems)
 
-    def _expert_degrees(self) -> list[int]:
+    @property
+    def expert_degrees(self) -> list[int]:
+        """The numbers of ranks over which experts can be spread here."""
         inner = self.cp * self.tp
         parts = [inner * part for part in range(1, self.dp_shard + 1) if self.dp_shard % part == 0]
         return sorted({1, self.tp_copy, self.tp, *parts})
@@ -112,6 +114,16 @@ class ParallelismDims:
             inner -= 1
             ranks *= self.base[BASE[inner]]
         return {DP_REPLICATE: (DP_REPLICATE,), EFSDP: BASE[BASE.index(DP_SHARD) : inner], EP: BASE[inner:]}
+
+    @property
+    def compute(self) -> Axes:
+        """All axes that the layouts of a run may name: the dense ones and, where experts are spread, the sparse."""
+        return DENSE if self.ep == 1 else {**DENSE, **self.sparse()}
+
+    def view_of(self, layout: Mapping[str, object]) -> Axes:
+        """The view whose axes a layout names: that of experts, or the dense one."""
+        sparse = self.sparse()
+        return sparse if any(axis in sparse for axis in layout) else DENSE
 
     def mesh_axis(self, parts: tuple[str, ...], name: str = "") -> MeshAxis:
         """Which ranks the base axes `parts` join."""
@@ -176,6 +188,11 @@ class ParallelismDims:
     def __str__(self) -> str:
         degrees = {axis: getattr(self, axis) for axis in (PP, DP_REPLICATE, DP_SHARD, CP, TP)}
         return " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "one rank"
+
+    @property
+    def shown(self) -> str:
+        """The degrees, with how many of the ranks hold different experts."""
+        return f"{self}, ep {self.ep}" if self.ep > 1 else str(self)
 
     def _place(self, rank: int) -> dict[str, int]:
         place = {}

@@ -74,14 +74,14 @@ def _without(axis: str, mesh: DeviceMesh) -> DeviceMesh | None:
 class ProcessGroups:
     """All groups of a run: a device mesh over the base axes that are on, and its views. Make one a run, on every rank.
 
-    stored: parameters are stored over the data axes, also where those have one rank.
+    stored: parameters are stored over the data axes, also where those have one rank, or one that holds an expert.
     stage_mesh: that mesh without pp, the ranks that hold one pipeline stage; None for a stage of one rank.
     Wants an initialised default process group of `dims.world` ranks.
     """
 
     def __init__(self, dims: ParallelismDims, device_type: str, *, stored: bool = False) -> None:
         self.dims = dims
-        kept = {DP_SHARD} if stored and dims.dp_replicate * dims.dp_shard == 1 else set()
+        kept = {DP_SHARD} if stored and dims.dp_replicate * dims.base[DP_SHARD] == 1 else set()
         on = tuple(axis for axis, degree in dims.base.items() if degree > 1 or axis in kept) or (DP_SHARD,)
         self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base[axis] for axis in on), on)
         self.stage_mesh = _without(PP, self.mesh)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -30,13 +32,47 @@ class Shapes(Transport):
         return x.new_zeros((x.shape[0] // self.size, *x.shape[1:]))
 
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
+        if sum(send) != x.shape[0]:
+            raise SpmdTypeError(_other_rows(self.name, x.shape[0], send))
         return x.new_zeros((sum(receive), *x.shape[1:]))
+
+    def deal(self, counts: Tensor, rows: int) -> tuple[list[int], list[int], Tensor]:
+        """Drawn, unevenly and always the same, as if every rank had `rows` rows: wrong numbers show as wrong shapes."""
+        table = _table(rows, self.size)
+        receive = [row[self.index] for row in table]
+        each = counts.shape[0] // self.size
+        bins = counts.new_tensor([_drawn(number, each, source) for source, number in enumerate(receive)])
+        zeros = self.all_to_all(counts, [each] * self.size, [each] * self.size)
+        return list(table[self.index]), receive, zeros.view(self.size, each) + bins
 
     def send(self, x: Tensor, to: int) -> None:
         pass  # nobody is there
 
     def recv(self, like: Tensor, source: int) -> Tensor:
         return torch.zeros_like(like)
+
+
+@cache
+def _table(rows: int, size: int) -> list[list[int]]:
+    """[source][destination] -> rows; every source has `rows` in all."""
+    return [_drawn(rows, size, source) for source in range(size)]
+
+
+def _drawn(total: int, parts: int, row: int) -> list[int]:
+    """A whole number cut into uneven parts, in each row of a table otherwise."""
+    weights = [2 * parts + place + place * row % parts for place in range(parts)]
+    ends = [total * end // sum(weights) for end in accumulate(weights)]
+    return [end - start for start, end in pairwise([0, *ends])]
+
+
+def _other_rows(axis: str, rows: int, send: list[int]) -> Problem:
+    return Problem(
+        where=f"all_to_all over {axis!r}",
+        what=f"{send} rows are sent, {sum(send)} in all, of a tensor of {rows} rows",
+        why="every row goes to one rank",
+        fix="the rows sent to each rank, as `deal` of the axis gives them",
+        code=Code.SHAPE,
+    )
 
 
 def shape_view(dims: ParallelismDims, rank: int, axes: Axes = DENSE) -> View:

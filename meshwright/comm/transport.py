@@ -49,6 +49,18 @@ class Transport(ABC):
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
         """[sum(send), ...] -> [sum(receive), ...]; send[i] rows go to rank i, receive[i] rows come from it."""
 
+    def deal(self, counts: Tensor, rows: int) -> tuple[list[int], list[int], Tensor]:
+        """How many rows go where, of rows that are sorted by bin; every rank of the axis owns m of the bins.
+
+        counts[size * m]: rows of this rank for each bin, those of the axis's first rank first. rows: their sum.
+        Returns the rows that go to each rank, those that come from each, and received[size, m]: the rows for each own
+        bin from each rank. The lists are what `all_to_all` takes; the host waits for them once.
+        """
+        each = [counts.shape[0] // self.size] * self.size
+        received = self.all_to_all(counts, each, each).view(self.size, -1)
+        send, receive = torch.stack((counts.view(self.size, -1).sum(1), received.sum(1))).tolist()
+        return send, receive, received
+
     @abstractmethod
     def send(self, x: Tensor, to: int) -> None:
         """Send `x` to the rank at place `to` of the axis, which receives it."""
@@ -83,6 +95,12 @@ class Reordered(Transport):
         found = self.inner.all_to_all(_permuted(x, send, self.inverse), inner_receive, inner_send)
         return _permuted(found, inner_receive, self.order)
 
+    def deal(self, counts: Tensor, rows: int) -> tuple[list[int], list[int], Tensor]:
+        each = [counts.shape[0] // self.size] * self.size
+        send, receive, received = self.inner.deal(_permuted(counts, each, self.inverse), rows)
+        order = list(self.order)
+        return [send[place] for place in order], [receive[place] for place in order], received[order]
+
     def send(self, x: Tensor, to: int) -> None:
         self.inner.send(x, self.order[to])
 
@@ -113,6 +131,9 @@ class Alone(Transport):
 
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
         return x
+
+    def deal(self, counts: Tensor, rows: int) -> tuple[list[int], list[int], Tensor]:
+        return [rows], [rows], counts.view(1, -1)
 
     def send(self, x: Tensor, to: int) -> None:
         raise ValueError(f"axis {self.name!r} has one rank: there is nobody to send to")

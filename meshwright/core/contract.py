@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from meshwright.comm.grid import Axes, ParallelismDims, unknown_axis
+from meshwright.comm.grid import DENSE, Axes, ParallelismDims, lower, unknown_axis
 from meshwright.core.sharding import ShardingConfig
 from meshwright.core.tree import Unlike, describe, is_leaf, map_tree
 from meshwright.errors import Problem, SpmdTypeError, nearest
+from meshwright.types.axes import CP, DP, TP
 from meshwright.types.kinds import P, Shard, V
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
@@ -211,13 +212,14 @@ class _Compiler:
 
     def layout(self, declared: SpmdLayout, field: str) -> SpmdLayout:
         """The declared layout on the axes that are on."""
+        view = self.dims.view_of(declared)
         named: dict[str, str] = {}  # base axis -> the axis of the layout that covers it
         for axis in declared:
-            if axis not in self.axes:
-                problem = unknown_axis(axis, tuple(self.axes))
+            if axis not in view:
+                problem = unknown_axis(axis, tuple(view))
                 self.say(field, _placed(problem), problem.why, problem.fix)
                 continue
-            for part in self.axes[axis]:
+            for part in view[axis]:
                 if part in named:
                     self.say(
                         field,
@@ -226,16 +228,36 @@ class _Compiler:
                         f"leave out {named[part]!r} or {axis!r}",
                     )
                 named[part] = axis
-        for axis, parts in self.axes.items():
-            if axis in self.active and not any(part in named and self.dims.base[part] > 1 for part in parts):
+        degrees = self.dims.degrees(view)
+        for axis, parts in view.items():
+            if degrees[axis] > 1 and not any(part in named and self.dims.base[part] > 1 for part in parts):
                 self.say(
                     field,
-                    f"{declared} says nothing of {axis!r}, which has {self.degrees[axis]} ranks",
+                    f"{declared} says nothing of {axis!r}, which has {degrees[axis]} ranks",
                     "a layout names every axis that is on",
                     f"{axis!r}: R, I, P or S(dim)",
                 )
                 named.update(dict.fromkeys(parts, axis))
+        if view is not DENSE and self.dims.ep == 1:
+            declared = self.dense(declared, field)
         return declared.only(lambda axis: axis in self.active)
+
+    def dense(self, declared: SpmdLayout, field: str) -> SpmdLayout:
+        """What is declared for experts, where ep is off, on the axes of all else."""
+        base = lower(declared.only(self.dims.sparse().__contains__), self.dims.sparse())
+        found = {}
+        for axis in (DP, CP, TP):
+            kinds = list(dict.fromkeys(base[part] for part in DENSE[axis] if self.dims.base[part] > 1 and part in base))
+            if len(kinds) > 1:
+                self.say(
+                    field,
+                    f"{declared} is {' and '.join(map(repr, kinds))} on parts of {axis!r}",
+                    "where ep is off, experts lie on the axes of all else",
+                    f"one type on {', '.join(map(repr, self.dims.sparse()))}, or --parallel.ep 2",
+                )
+            if kinds:
+                found[axis] = kinds[0]
+        return SpmdLayout(found)
 
     def holds(self, rest: SpmdLayout, field: str) -> None:
         """A parameter at rest is a value of its own, not a part of a sum and not one of a list."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.core.tree import map_tree
 from meshwright.errors import Problem, SpmdTypeError
@@ -25,10 +25,13 @@ class LocalMapConfig:
         knows that they meet.
     claims: axis on which ranks compute what no rule follows -> why it is the P or S(dim) that is declared: as of rows
         that are looked up on the rank that has them, zeros elsewhere. `meshwright check` lists it as taken on trust.
+    mesh: the axes of the region. "sparse": those of experts, efsdp and ep, which are the same ranks; what comes from
+        the dense axes is read on them, and back at the end.
     """
 
     in_grad_shardings: Mapping[str, Layout | None]
     claims: Mapping[str, str] = field(default_factory=dict)
+    mesh: Literal["dense", "sparse"] = "dense"
 
     def __post_init__(self) -> None:
         self.in_grad_shardings = {

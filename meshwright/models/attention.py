@@ -30,12 +30,26 @@ class DotProduct(Module):
     """Scaled dot-product attention: q[B, L, heads, d], k, v[B, L, kv_heads, d] -> [B, L, heads, d].
 
     mask[B, 1, L, L], True where a query sees a key; None: causal, where the rank has all queries and all keys.
-    heads / kv_heads neighbouring queries share a key.
+    heads / kv_heads neighbouring queries share a key. A value may have another number of features than a key.
     """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):
+        """scale: factor of the products; None: 1 / sqrt(d)."""
+
+        scale: float | None = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1])
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            is_causal=mask is None,
+            scale=self.config.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
         return out.transpose(1, 2)
 
 

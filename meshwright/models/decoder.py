@@ -13,6 +13,8 @@ from meshwright.core.place import Place
 from meshwright.models.attention import Attention, Visible
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
+from meshwright.models.load import Charge, Load
+from meshwright.models.moe import MoE
 from meshwright.models.rope import Rope
 
 
@@ -40,20 +42,41 @@ class Block(Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
+class SparseBlock(Block):
+    """x[B, L, dim] -> the same as a `Block`, how many tokens went to each expert, and what the router is charged for
+    it, None where there is no charge."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Block.Config):
+        """feed_forward: a mixture of experts."""
+
+        feed_forward: MoE.Config  # type: ignore[assignment]
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, cosine: Tensor, sine: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        x = x + self.attention(self.attention_norm(x), cosine, sine, mask)
+        y, counts, charge = self.feed_forward(self.feed_forward_norm(x))
+        return x + y, counts, charge
+
+
 class Decoder(Module):
     """tokens[B, L] -> logits[B, L, vocab].
+
+    Where routers are charged for uneven loads it returns that sum too, float32 [], after what it returns else.
 
     positions[B, L]: place of each token in its document; default: 0 ... L-1.
     documents[B, L]: which document each token belongs to; tokens see their own document only. Default: one document.
     stream[B, L, dim], units: where other ranks hold other layers, what the layer before the first of `units` gave, and
     the units to run: 0 the embedding, then each block, the last the norm with the head. Without the last it returns
-    the stream. Then positions and documents are given.
+    the stream. Then positions and documents are given. charged []: what the routers of the layers before were charged.
     labels[B, L]: for a head that has the loss in itself: then it returns the sum of the token losses.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(Module.Config):
-        """tied: the head uses the embedding's table."""
+        """load, charge: where blocks have experts, and where their routers are charged; tied: the head uses the
+        embedding's table."""
 
         embedding: Embedding.Config
         rope: Rope.Config
@@ -61,6 +84,8 @@ class Decoder(Module):
         blocks: Sequence[Block.Config]
         norm: RMSNorm.Config
         head: Linear.Config
+        load: Load.Config | None = None
+        charge: Charge.Config | None = None
         tied: bool = False
 
     def __init__(self, config: Config) -> None:
@@ -69,6 +94,9 @@ class Decoder(Module):
         self.rope = config.rope.build()
         self.visible = config.visible.build()
         self.blocks = nn.ModuleDict({str(place): block.build() for place, block in enumerate(config.blocks)})
+        sparse = [name for name, block in self.blocks.items() if isinstance(block, SparseBlock)]
+        self.loads = nn.ModuleDict({name: config.load.build() for name in sparse} if config.load else {})
+        self.charge = config.charge.build() if config.charge else None
         self.norm = config.norm.build()
         self.head = config.head.build()
         if config.tied:
@@ -89,6 +117,8 @@ class Decoder(Module):
             self.embedding = None
         for place in set(range(len(self.blocks))) - {unit - 1 for unit in units}:
             del self.blocks[str(place)]
+            if str(place) in self.loads:
+                del self.loads[str(place)]
         if last not in units:
             self.norm = self.head = None
 
@@ -117,7 +147,8 @@ class Decoder(Module):
         stream: Tensor | None = None,
         units: range | None = None,
         labels: Tensor | None = None,
-    ) -> Tensor:
+        charged: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         units = self.units if units is None else units
         if tokens is not None and positions is None:
             first = self.part * tokens.shape[1]
@@ -127,9 +158,18 @@ class Decoder(Module):
         mask = None if documents is None else self.visible(documents, positions, documents, positions)
         cosine, sine = self.rope(positions)
         x = self.embedding(tokens) if stream is None else stream
+        charges: list[Tensor] = []
         for name, block in self.blocks.items():
-            if int(name) + 1 in units:
+            if int(name) + 1 not in units:
+                continue
+            if name in self.loads:
+                x, counts, charge = block(x, cosine, sine, mask)
+                self.loads[name](counts)
+                charges += [] if charge is None else [charge]
+            else:
                 x = block(x, cosine, sine, mask)
-        if self.units[-1] not in units:
-            return x
-        return self.head(self.norm(x)) if labels is None else self.head(self.norm(x), labels)
+        if self.units[-1] in units:
+            x = self.head(self.norm(x)) if labels is None else self.head(self.norm(x), labels)
+        charges = [self.charge(sum(charges[1:], charges[0]))] if charges else []
+        charges += [] if charged is None else [charged]
+        return (x, sum(charges[1:], charges[0])) if charges else x

@@ -17,6 +17,9 @@ from meshwright.types.planner import Transition
 MASK: Final = SpmdLayout({DP: S(0), CP: S(2), TP: R})
 """Which keys a query sees, [batch, 1, queries, keys]."""
 
+CHARGED: Final = SpmdLayout({DP: P, CP: P, TP: I})
+"""What routers are charged for uneven loads, []: a sum over tokens, as the loss is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -24,9 +27,11 @@ class Plan:
 
     sequence_parallel: between attention and feed-forward each tp rank holds a part of the sequence; otherwise all
     hold it whole, and compute on it alike.
+    experts_spread: ranks hold different experts, and send each other tokens; otherwise tp splits every expert.
     """
 
     sequence_parallel: bool = True
+    experts_spread: bool = False
 
     @property
     def residual(self) -> SpmdLayout:
@@ -79,8 +84,8 @@ def kv_colwise(*, bias: bool = False) -> ShardingConfig:
     )
 
 
-def rowwise(plan: Plan, *, bias: bool = False) -> ShardingConfig:
-    """A Linear whose inputs are split: its output is a sum over tp, brought into the stream's layout.
+def rowwise(plan: Plan, *, bias: bool = False, out: SpmdLayout | None = None) -> ShardingConfig:
+    """A Linear whose inputs are split: its output is a sum over tp, brought into the stream's layout, or into `out`.
 
     A bias is added by one rank only: whole at rest, a part of the sum in compute.
     """
@@ -91,7 +96,7 @@ def rowwise(plan: Plan, *, bias: bool = False) -> ShardingConfig:
         },
         in_src_shardings={"x": activation(S(2))},
         out_src_shardings=activation(P),
-        out_dst_shardings=plan.residual,
+        out_dst_shardings=out or plan.residual,
     )
 
 
@@ -151,7 +156,7 @@ def head(plan: Plan, *, bias: bool = False) -> ShardingConfig:
 def decoder(plan: Plan) -> ShardingConfig:
     """Tokens, and where they stand, or the stream of the layers before. What it returns the last module declares."""
     of_tokens = dict.fromkeys(("tokens", "positions", "documents", "labels"), activation(R))
-    return ShardingConfig(in_src_shardings={**of_tokens, "stream": plan.residual})
+    return ShardingConfig(in_src_shardings={**of_tokens, "stream": plan.residual, "charged": CHARGED})
 
 
 def visible() -> ShardingConfig:

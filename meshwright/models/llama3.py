@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,7 +10,6 @@ from typing import Any, Final
 from meshwright.errors import Problem
 from meshwright.models.dense import Dense
 from meshwright.models.rope import RopeScaling
-from meshwright.models.spec import MOST
 
 
 @dataclass(kw_only=True)
@@ -26,7 +24,7 @@ class Llama3(Dense):
         return self.dim // self.heads
 
     def problems(self) -> list[Problem]:
-        return super().problems() or [*self._splits(), *self._stretch()]
+        return super().problems() or self._splits()
 
     def rope_scaling(self) -> RopeScaling | None:
         return self.scaling
@@ -42,25 +40,6 @@ class Llama3(Dense):
                 why="rotary embedding turns the features of a head in pairs",
                 fix=f"--model.dim {-(-self.dim // (2 * self.heads)) * 2 * self.heads}",
             )
-        ]
-
-    def _stretch(self) -> list[Problem]:
-        """Numbers of the scaling, each of which divides something."""
-        if self.scaling is None:
-            return []
-        scaling = self.scaling
-        right = {
-            "factor": (0 < scaling.factor < math.inf, "above 0, and finite"),
-            "low": (0 < scaling.low < math.inf, "above 0, and finite"),
-            "high": (scaling.low < scaling.high < math.inf, f"above low {scaling.low}, and finite"),
-            "length": (1 <= scaling.length <= MOST, f"from 1 to {MOST}"),
-        }
-        return [
-            Problem(
-                where=f"model.scaling.{name}", what=f"{getattr(scaling, name)}", fix=f"--model.scaling.{name} {words}"
-            )
-            for name, (holds, words) in right.items()
-            if not holds
         ]
 
 

@@ -8,13 +8,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from meshwright.errors import Problem
+from meshwright.models.decoder_spec import pairs
 from meshwright.models.dense import Dense
+from meshwright.models.heads import GroupedHeads
 from meshwright.models.layers import RMSNorm
 
 
 @dataclass(kw_only=True)
-class Qwen3(Dense):
-    """The numbers of a dense Qwen3. Queries and keys are normed, each over the features of its head."""
+class NormedHeads(GroupedHeads):
+    """The numbers of Qwen3's attention: queries and keys are normed, each over the features of its head."""
 
     head_dim: int = 128
     """features of a head, whatever the stream has"""
@@ -24,22 +26,15 @@ class Qwen3(Dense):
     """added to the mean square in norms"""
 
     def problems(self) -> list[Problem]:
-        return super().problems() or self._pairs()
+        return super().problems() or pairs("head_dim", self.head_dim)
 
     def head_norm(self) -> RMSNorm.Config:
         return RMSNorm.Config(dim=self.head_dim, epsilon=self.epsilon)
 
-    def _pairs(self) -> list[Problem]:
-        if self.head_dim % 2 == 0:
-            return []
-        return [
-            Problem(
-                where="model.head_dim",
-                what=f"{self.head_dim} features of a head are not an even number",
-                why="rotary embedding turns the features of a head in pairs",
-                fix=f"--model.head-dim {self.head_dim + 1}",
-            )
-        ]
+
+@dataclass(kw_only=True)
+class Qwen3(NormedHeads, Dense):
+    """The numbers of a dense Qwen3."""
 
 
 _SIZES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(

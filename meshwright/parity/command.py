@@ -39,10 +39,9 @@ class Options:
     json: bool = False
     rest: list[str] = field(default_factory=list)
 
-    @property
-    def tried(self) -> list[ParallelConfig]:
-        """The layouts to try. Errors: `ConfigError` where there is none."""
-        found = self.layouts or (every if self.every else covering)(self.ranks)
+    def tried(self, *, experts: bool) -> list[ParallelConfig]:
+        """The layouts to try; experts: the model has some. Errors: `ConfigError` where there is none."""
+        found = self.layouts or (every if self.every else covering)(self.ranks, experts=experts)
         if self.fast:
             found = [layout for layout in found if layout.pp == 1]
         if not found:
@@ -63,9 +62,10 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(Problem(where="meshwright parity", what=found, fix=fix))
     _demand_used(flags)
     backends = options.backends or (FAST if options.fast else BACKENDS)
-    layouts = options.tried
+    recipe = Recipe(name, tuple(flags))
+    layouts = options.tried(experts=recipe.load().model.modules().load is not None)
     with _progress(terminal.err(), len(layouts) * len(backends)) as told:
-        matrix = compare(Recipe(name, tuple(flags)), layouts, backends, fast=options.fast, told=told)
+        matrix = compare(recipe, layouts, backends, fast=options.fast, told=told)
     if options.json:
         sys.stdout.write(f"{document(matrix)}\n")
     else:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations, product
 from typing import Any, Final, get_args
 
+from meshwright.comm.grid import ParallelismDims
 from meshwright.errors import ConfigError, Problem, nearest
 from meshwright.train.config import ParallelConfig
 from meshwright.train.stages import Schedule
 
 DEGREES: Final = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+"""Their product is the number of ranks."""
 SCHEDULES: Final[Sequence[Schedule]] = get_args(Schedule)
 _FIELDS: Final = tuple(field.name for field in fields(ParallelConfig) if field.name != "backend")
 _TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
@@ -23,9 +25,10 @@ def world_of(layout: ParallelConfig) -> int:
     return math.prod(getattr(layout, axis) for axis in DEGREES)
 
 
-def covering(ranks: int) -> list[ParallelConfig]:
+def covering(ranks: int, *, experts: bool = False) -> list[ParallelConfig]:
     """Every axis on two ranks and on all `ranks`, tp with and without sequence parallelism, a pipeline with every
-    schedule; every pair of axes on two ranks each, and from eight ranks on every three."""
+    schedule; every pair of axes on two ranks each, and from eight ranks on every three. experts: spread in every way
+    that the other axes leave."""
     found = [layout for axis in DEGREES for layout in _variants({axis: 2})] if ranks >= 2 else []
     if ranks > 2:
         found += [layout for axis in DEGREES for layout in _variants({axis: ranks}, (True,), ("1f1b",))]
@@ -33,18 +36,26 @@ def covering(ranks: int) -> list[ParallelConfig]:
         if 2**many <= ranks:
             for axes in combinations(DEGREES, many):
                 found += _variants(dict.fromkeys(axes, 2), schedules=("1f1b",))
-    return _by_world(found)
+    return _by_world(_spread(found) if experts else found)
 
 
-def every(ranks: int) -> list[ParallelConfig]:
-    """All layouts of 2 to `ranks` ranks, with every schedule."""
+def every(ranks: int, *, experts: bool = False) -> list[ParallelConfig]:
+    """All layouts of 2 to `ranks` ranks, with every schedule; with experts spread in every way."""
     grids = product(range(1, ranks + 1), repeat=len(DEGREES))
-    return _by_world(
+    found = [
         layout
         for grid in grids
         if 2 <= math.prod(grid) <= ranks
         for layout in _variants(dict(zip(DEGREES, grid, strict=True)))
-    )
+    ]
+    return _by_world(_spread(found) if experts else found)
+
+
+def _spread(layouts: Sequence[ParallelConfig]) -> Iterator[ParallelConfig]:
+    """Each layout with every number of ranks over which it can spread experts."""
+    for layout in layouts:
+        dims = ParallelismDims(dp_shard=layout.dp_shard, cp=layout.cp, tp=layout.tp)
+        yield from (replace(layout, ep=ep) for ep in dims.expert_degrees)
 
 
 def _variants(
@@ -63,7 +74,7 @@ def _by_world(layouts: Any) -> list[ParallelConfig]:
 
 def named(layout: ParallelConfig) -> str:
     """As `parse` reads it: `dp_shard=2,tp=2,sequence_parallel=no`."""
-    said = [f"{axis}={getattr(layout, axis)}" for axis in DEGREES if getattr(layout, axis) != 1]
+    said = [f"{axis}={getattr(layout, axis)}" for axis in (*DEGREES, "ep") if getattr(layout, axis) != 1]
     if layout.tp > 1 and not layout.sequence_parallel:
         said.append("sequence_parallel=no")
     if layout.pp > 1:

@@ -15,14 +15,15 @@ from meshwright.train.data import Batch
 from meshwright.train.step import train_step
 
 RATE, MAX_NORM = 1e-3, 0.5
-KINDS: Final = ("weights", "grads", "updated", "means", "squares")
-"""Weights before the update, gradients before clipping, weights after it, and the optimizer's two means."""
+KINDS: Final = ("weights", "loads", "grads", "updated", "means", "squares", "biases")
+"""Weights before the update, tokens of each expert, gradients before clipping, weights after it, the optimizer's two
+means, and the buffers that are kept: biases that routers choose with."""
 _MEANS: Final = {"means": "exp_avg", "squares": "exp_avg_sq"}
 
 
 @dataclass
 class Part:
-    """What one rank holds of each parameter, by kind. spans: where it stands in the full tensor, and its full shape."""
+    """What one rank holds of each parameter and buffer, by kind. spans: where it stands in the full tensor, and its full shape."""
 
     loss: float
     grad_norm: float
@@ -32,6 +33,8 @@ class Part:
     updated: dict[str, Tensor]
     means: dict[str, Tensor] = field(default_factory=dict)
     squares: dict[str, Tensor] = field(default_factory=dict)
+    loads: dict[str, Tensor] = field(default_factory=dict)
+    biases: dict[str, Tensor] = field(default_factory=dict)
 
     def place(self, name: str) -> tuple[slice, ...]:
         """Where the rank's values of a parameter stand."""
@@ -52,6 +55,8 @@ class Outcome:
     updated: dict[str, Tensor] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
     squares: dict[str, Tensor] = field(default_factory=dict)
+    loads: dict[str, Tensor] = field(default_factory=dict)
+    biases: dict[str, Tensor] = field(default_factory=dict)
     apart: set[tuple[str, str]] = field(default_factory=set)
     parts: Sequence[Part] = ()
 
@@ -80,6 +85,14 @@ def step_part(run: Assembly, batches: Sequence[Batch]) -> Part:
         info = run.states[name]
         each = [info.stored.span(dim, n, storage.degree, storage.index) for dim, n in enumerate(info.shape)]
         spans[name] = each, info.shape
+    kinds["loads"] = {
+        f"experts of layer {layer}": torch.tensor(tokens, dtype=torch.float64)
+        for layer, tokens in zip(run.balance.layers, measured.tokens or (), strict=True)
+    }
+    kept = run.model.state_dict().keys()
+    kinds["biases"] = {name: buffer.clone() for name, buffer in run.model.named_buffers() if name in kept}
+    for name, whole in (*kinds["loads"].items(), *kinds["biases"].items()):
+        spans[name] = [range(n) for n in whole.shape], tuple(whole.shape)
     return Part(measured.loss, measured.grad_norm, spans, **kinds)
 
 

@@ -55,7 +55,7 @@ def thread_parts(config: TrainConfig, batches: Sequence[Batch]) -> list[Part]:
         run = assemble(config, local_backend(dims, rank, view), view["world"], CPU)
         return step_part(run, own_batches(run, config, batches))
 
-    return run_ranks(dims, rank_part, {**DENSE, **WORLD})
+    return run_ranks(dims, rank_part, {**dims.compute, **WORLD})
 
 
 def own_batches(run: Assembly, config: TrainConfig, batches: Sequence[Batch]) -> list[Batch]:

@@ -13,7 +13,7 @@ from meshwright.backends.base import Backend
 from meshwright.backends.dtensors import DTensors, FullDTensor, PartialDTensor
 from meshwright.backends.erased import Erased
 from meshwright.backends.fsdp import Fsdp
-from meshwright.backends.parallelize import States, materialise, parallelize
+from meshwright.backends.parallelize import States, layouts_of, materialise, parallelize
 from meshwright.backends.storage import Replicated, StoragePolicy
 from meshwright.comm.grid import PIPELINE, WORLD, ParallelismDims
 from meshwright.comm.process_groups import ProcessGroups
@@ -25,6 +25,7 @@ from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
 from meshwright.train import compute as computing
 from meshwright.train import fields
+from meshwright.train.balance import Balance
 from meshwright.train.chunked import chunked
 from meshwright.train.config import BackendName, ComputeConfig, TrainConfig
 from meshwright.train.gradients import Gradients, Shared
@@ -51,6 +52,7 @@ class Assembly:
     backend: Backend
     states: States
     gradients: Gradients
+    balance: Balance
     optimizer: torch.optim.Optimizer
     device: torch.device
 
@@ -72,6 +74,7 @@ def run_dims(config: TrainConfig) -> ParallelismDims:
         cp=parallel.cp,
         tp=parallel.tp,
         pp=parallel.pp,
+        ep=parallel.ep,
     )
 
 
@@ -81,9 +84,8 @@ def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config |
     Errors: `ConfigError` where `layouts` fails.
     """
     modules = config.model.modules()
-    plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
     try:
-        config.layouts(config.model, modules, plan)
+        config.layouts(config.model, modules, config.parallel.plan)
     except MeshwrightError:
         raise
     except Exception as error:
@@ -123,9 +125,10 @@ def processes_backend(
     mesh = groups.stage_mesh
     storage = Fsdp(dims, rank, mesh, policy) if mesh and stored else Replicated(dims, rank, mesh)
     everyone, pipeline = groups.view(WORLD)["world"], groups.view(PIPELINE)[PP]
+    view = groups.view(dims.compute)
     if name == "spmd_types":
-        return Erased(dims, groups.view(), storage, pipeline), everyone
-    return DTENSORS[name](dims, groups.view(), storage, mesh, pipeline), everyone
+        return Erased(dims, view, storage, pipeline), everyone
+    return DTENSORS[name](dims, view, storage, mesh, pipeline), everyone
 
 
 def connect(config: TrainConfig, rank: int, device_type: str) -> tuple[Backend, Transport]:
@@ -172,7 +175,7 @@ def assemble(config: TrainConfig, backend: Backend, world: Transport, device: to
     states = parallelize(model, backend)
     if loss is not None:
         parallelize(loss, backend)
-    backend.store(model, model.storage_blocks())
+    backend.store(model, model.storage_blocks(), layouts_of(states))
     materialise(model, backend, states, device, config.training.seed)
     computing.set_up(model, loss, config.compute)
     passes: Passes = Whole(model, loss, backend, device)
@@ -193,7 +196,8 @@ def assemble(config: TrainConfig, backend: Backend, world: Transport, device: to
         backend=backend,
         states=states,
         gradients=Gradients(model, backend, states, world, shared(config, backend.pipeline.size), device),
-        optimizer=adamw(model, config.optimizer),
+        balance=Balance(model, backend, device),
+        optimizer=adamw(model.parameters(), config.optimizer),
         device=device,
     )
 

@@ -34,12 +34,20 @@ class ParallelConfig:
     """ranks over which weights, heads and the vocabulary are split"""
     sequence_parallel: bool = True
     """split the sequence over tp between attention and feed-forward"""
+    ep: int = 1
+    """ranks over which experts are split: all of tp, then all of cp, then a part of dp_shard; their tokens are sent to
+    them"""
     pp: int = 1
     """ranks over which layers are split"""
     schedule: Schedule = "1f1b"
     """order in which the stages of a pipeline do their micro-batches"""
     micro_batches: int | None = None
     """parts into which a pipeline cuts each micro-batch of training.accumulate; default: one for each pp rank"""
+
+    @property
+    def plan(self) -> Plan:
+        """What layouts depend on."""
+        return Plan(sequence_parallel=self.sequence_parallel, experts_spread=self.ep > 1)
 
     @property
     def filling(self) -> int:

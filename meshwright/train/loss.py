@@ -90,11 +90,17 @@ def token_losses(
     labels: Tensor,
     positions: Tensor,
     documents: Tensor,
-) -> Tensor:
-    """The sum of the token losses of a micro-batch, by what `roots` are called."""
-    if loss is None:
-        return model(tokens, positions, documents, labels=labels)
-    return loss(model(tokens, positions, documents), labels)
+) -> tuple[Tensor, Tensor | None]:
+    """The sum of the token losses of a micro-batch, and what routers are charged where they are; by what `roots` are
+    called."""
+    wanted = {} if loss is not None else {"labels": labels}
+    out, charge = charged(model(tokens, positions, documents, **wanted))
+    return (out if loss is None else loss(out, labels)), charge
+
+
+def charged(out: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """What a decoder returns, and what its routers are charged."""
+    return out if isinstance(out, tuple) else (out, None)
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -10,12 +11,12 @@ from torch import nn
 from meshwright.train.config import OptimizerConfig
 
 
-def adamw(model: nn.Module, config: OptimizerConfig, *, fused: bool = True) -> torch.optim.AdamW:
+def adamw(params: Iterable[nn.Parameter], config: OptimizerConfig, *, fused: bool = True) -> torch.optim.AdamW:
     """Matrices are decayed, vectors (norms, biases) are not. Frozen parameters are left out.
 
     fused: the update of a parameter is one kernel; on meta there is none.
     """
-    trained = [param for param in model.parameters() if param.requires_grad]
+    trained = [param for param in params if param.requires_grad]
     groups = [
         {"params": [param for param in trained if param.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [param for param in trained if param.dim() < 2], "weight_decay": 0.0},

@@ -25,7 +25,7 @@ class Passes(ABC):
     @abstractmethod
     def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
         """Forward and backward of all micro-batches: the sum of their token losses divided by `valid`, without graph.
-        Gradients add to what is there."""
+        Gradients add to what is there; what routers are charged, divided likewise, has its part in them."""
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
@@ -42,14 +42,20 @@ class Whole(Passes):
         found = []
         for batch in batches:
             self.backend.storage.accumulate(self.model, last=batch is batches[-1])
-            loss = self.losses(batch) / valid
-            loss.backward()
-            found.append(loss.detach())
+            loss, charge = self._losses(batch)
+            shown = loss / valid
+            (shown if charge is None else shown + charge / valid).backward()
+            found.append(shown.detach())
         return total(found)
 
     def losses(self, batch: Batch) -> Tensor:
+        return self._losses(batch)[0]
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The sum of the token losses, and what routers are charged."""
         tokens, labels, positions, documents = (
             self.backend.enter(part.to(self.device, non_blocking=True), INPUT) for part in batch.fields
         )
-        loss = token_losses(self.model, self.loss, tokens, labels, positions, documents)
-        return self.backend.leave(loss, LOSS)
+        loss, charge = token_losses(self.model, self.loss, tokens, labels, positions, documents)
+        leave = self.backend.leave
+        return leave(loss, LOSS), None if charge is None else leave(charge, LOSS)

@@ -18,6 +18,7 @@ from meshwright.comm.process_groups import ProcessGroup
 from meshwright.models.decoder import Decoder
 from meshwright.train.data import Batch
 from meshwright.train.loss import LOSS, CrossEntropy, total
+from meshwright.train.loss import charged as split_charge
 from meshwright.train.passes import INPUT, Passes
 from meshwright.train.stages import ORDERS, Schedule, rank_of, stages_of
 from meshwright.types.layout import SpmdLayout
@@ -38,7 +39,8 @@ class Stage(nn.Module):
     or to the sum of token losses where the head has the loss in itself.
 
     It shares its modules with the decoder of the rank, and runs them through it. leaves: the layout of what the last
-    stage gives; scored: it is the sum of token losses.
+    stage gives; scored: it is the sum of token losses. Where routers are charged, what they are charged so far goes
+    with the stream.
     """
 
     def __init__(self, model: Decoder, backend: Backend, units: range, leaves: SpmdLayout, *, scored: bool) -> None:
@@ -50,16 +52,23 @@ class Stage(nn.Module):
         assert model.contract is not None
         self.stream = model.contract.inputs["stream"].src
         self.leaves = leaves if units[-1] == model.units[-1] else self.stream
+        self.charges = model.charge is not None
 
-    def forward(self, x: Tensor, positions: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
-        enter = self.backend.enter
+    def forward(
+        self, x: Tensor, charged: Tensor | None = None, *, positions: Tensor, documents: Tensor, labels: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        enter, leave = self.backend.enter, self.backend.leave
         places = enter(positions, INPUT), enter(documents, INPUT)
-        wanted = enter(labels, INPUT) if self.takes_labels else None
+        given: dict[str, Any] = {"units": self.units, "labels": enter(labels, INPUT) if self.takes_labels else None}
+        if self.charges:
+            before = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled()) if charged is None else charged
+            given["charged"] = enter(before, LOSS)
         if self.is_first:
-            out = self.run(enter(x, INPUT), *places, units=self.units, labels=wanted)
+            out = self.run(enter(x, INPUT), *places, **given)
         else:
-            out = self.run(None, *places, stream=enter(x, self.stream), units=self.units, labels=wanted)
-        return self.backend.leave(out, self.leaves)
+            out = self.run(None, *places, stream=enter(x, self.stream), **given)
+        out, charge = split_charge(out)
+        return leave(out, self.leaves) if charge is None else (leave(out, self.leaves), leave(charge, LOSS))
 
 
 class Pipeline(Passes):
@@ -84,6 +93,7 @@ class Pipeline(Passes):
         leaves = LOSS if loss is None else _logits(loss)
         self.stages = {stage: Stage(model, backend, cuts[stage], leaves, scored=loss is None) for stage in own}
         self.valid = torch.ones(())
+        self.shown: list[Tensor] = []  # the losses of the micro-batches of a step
         self.running: dict[tuple[int, ...], Any] = {}  # number of micro-batches and shape of their rows -> schedule
 
     def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
@@ -93,7 +103,7 @@ class Pipeline(Passes):
         key = (len(batches), *batches[0].tokens.shape)
         if key not in self.running:
             self.running[key] = self._schedule(len(batches), batches[0])
-        found: list[Tensor] = []
+        self.shown = []
         first, last = 0 in self.stages, len(self.cuts) - 1 in self.stages
         with self.backend.storage.held(self.model):
             self.running[key].step(
@@ -102,10 +112,9 @@ class Pipeline(Passes):
                 documents=whole.documents,
                 labels=whole.labels,
                 target=whole.labels if last else None,
-                losses=found if last else None,
                 return_outputs=False,
             )
-        return total([loss.detach() for loss in found]) if found else torch.zeros((), device=self.device)
+        return total(self.shown) if self.shown else torch.zeros((), device=self.device)
 
     def losses(self, batch: Batch) -> Tensor:
         pipeline, order = self.backend.pipeline, ORDERS[self.schedule]
@@ -115,8 +124,9 @@ class Pipeline(Passes):
             here = rank_of(stage, pipeline.size, order)
             if stage in self.stages:
                 if stage > 0 and (before := rank_of(stage - 1, pipeline.size, order)) != here:
-                    x = pipeline.recv(self._edge(batch, stage, self.device), before)
-                x = self.stages[stage](x, positions, documents, labels)
+                    x = pipeline.recv(self._edge(batch, stage, self.device)[0], before)
+                out = self.stages[stage](x, positions=positions, documents=documents, labels=labels)
+                x, _ = split_charge(out)
                 if stage < len(self.cuts) - 1 and (after := rank_of(stage + 1, pipeline.size, order)) != here:
                     pipeline.send(x, after)
         if len(self.cuts) - 1 in self.stages:
@@ -130,8 +140,12 @@ class Pipeline(Passes):
         enter = self.backend.enter
         return self.backend.leave(self.loss(enter(out, _logits(self.loss)), enter(labels, INPUT)), LOSS)
 
-    def _divided(self, out: Tensor, labels: Tensor) -> Tensor:
-        return self._loss(out, labels) / self.valid
+    def _divided(self, out: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+        """What backward begins with; what is shown of it is the loss alone."""
+        out, charge = split_charge(out)
+        loss = self._loss(out, labels) / self.valid
+        self.shown.append(loss.detach())
+        return loss if charge is None else loss + charge / self.valid
 
     def _schedule(self, count: int, like: Batch) -> Any:
         """Fixed for one number and shape of micro-batches: what the edges carry is stated, not found out."""
@@ -143,7 +157,7 @@ class Pipeline(Passes):
                 stage,
                 len(self.cuts),
                 self.device,
-                input_args=like.tokens.to("meta") if stage == 0 else self._edge(like, stage),
+                input_args=(like.tokens.to("meta"),) if stage == 0 else self._edge(like, stage),
                 output_args=self._edge(like, stage + 1),
                 group=pipeline.group,
             )
@@ -154,8 +168,12 @@ class Pipeline(Passes):
             stages[0] if single else stages, n_microbatches=count, loss_fn=self._divided, scale_grads=False
         )
 
-    def _edge(self, like: Batch, stage: int, device: torch.device | str = "meta") -> Tensor:
+    def _edge(self, like: Batch, stage: int, device: torch.device | str = "meta") -> tuple[Tensor, ...]:
         """What goes into a stage, local and empty; for the stage behind the last what the loss is made of."""
+        charge = [] if self.model.charge is None else [torch.empty((), device=device, requires_grad=True)]
+        return self._stream(like, stage, device), *charge
+
+    def _stream(self, like: Batch, stage: int, device: torch.device | str) -> Tensor:
         view, config = self.backend.view, self.model.config
         rows, length = like.tokens.shape
         features, layout = config.head.in_features, next(iter(self.stages.values())).stream

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 import torch
 from torch import nn
 
 from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import parallelize
-from meshwright.comm.grid import DENSE, ParallelismDims
+from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.shapes import shape_view
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
@@ -25,7 +29,7 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
     the layouts; else with that of the world, or of the shapes.
     """
     dims = run_dims(config)
-    backend = local_backend(dims, 0, shape_view(dims, 0))
+    backend = local_backend(dims, 0, shape_view(dims, 0, dims.compute))
     model, loss = on_meta(config)
     problems = arithmetic(config, dims)
     for module in roots(model, loss):
@@ -43,7 +47,7 @@ def preflight(config: TrainConfig, world: int, where: str = "launch.processes") 
 def unplaceable(config: TrainConfig, module: nn.Module) -> list[Problem]:
     """The declared layouts of a parallelized module that the recipe's backend cannot have."""
     backend = DTENSORS.get(config.parallel.backend)
-    return backend.problems(module, DENSE) if backend is not None else []
+    return backend.problems(module, run_dims(config).compute) if backend is not None else []
 
 
 def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
@@ -54,8 +58,22 @@ def arithmetic(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
     units = len(config.model.modules().blocks) + 2
     pipeline = stages.problems(config.parallel, units, config.training.accumulate)
     together = pipeline or _divisions(config, dims)
-    together += compute.problems(config)
+    together += [*compute.problems(config), *_experts(config)]
     return [*wrong, *(problem for problem in together if problem.where not in told)]
+
+
+def _experts(config: TrainConfig) -> list[Problem]:
+    """Experts that are to be spread, of a model that has none."""
+    if config.parallel.ep == 1 or config.model.modules().load is not None:
+        return []
+    return [
+        Problem(
+            where="parallel.ep",
+            what=f"{config.parallel.ep} ranks, but {type(config.model).__name__} has no experts",
+            why="ep spreads the experts of a mixture over ranks",
+            fix="--parallel.ep 1",
+        )
+    ]
 
 
 def started(config: TrainConfig) -> list[Problem]:
@@ -108,15 +126,15 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 fix=f"training.length = one of {_multiples(training.length, dims.cp)}",
             )
         )
-    elif config.parallel.sequence_parallel and training.length % (dims.cp * dims.tp):
+    elif (config.parallel.sequence_parallel or dims.ep > 1) and training.length % (dims.cp * dims.tp):
         over = f"cp {dims.cp} x tp {dims.tp}" if dims.cp > 1 else f"tp {dims.tp}"
+        why, instead = _PARTS["experts" if dims.ep > 1 else "sequence"]
         problems.append(
             Problem(
                 where="training.length",
                 what=f"{training.length} tokens do not divide over {over}",
-                why="with sequence_parallel every tp rank holds an equal part of the sequence",
-                fix=f"training.length = one of {_multiples(training.length, dims.cp * dims.tp)},"
-                " or --parallel.no-sequence-parallel",
+                why=why,
+                fix=f"training.length = one of {_multiples(training.length, dims.cp * dims.tp)}, or {instead}",
             )
         )
     each, chunks = training.length // dims.cp, config.compute.loss_chunks
@@ -130,6 +148,18 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
             )
         )
     return problems
+
+
+_PARTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "sequence": (
+            "with sequence_parallel every tp rank holds an equal part of the sequence",
+            "--parallel.no-sequence-parallel",
+        ),
+        "experts": ("with ep every tp rank sends an equal part of the sequence to experts", "--parallel.ep 1"),
+    }
+)
+"""Why tokens are cut over tp -> the reason, and how to do without."""
 
 
 def _divisors(number: int, near: int) -> str:

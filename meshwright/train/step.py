@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,10 +21,12 @@ from meshwright.types.axes import CP
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step measured. loss: nats per valid token, over all ranks; grad_norm: before clipping."""
+    """What a step measured. loss: nats per valid token, over all ranks; grad_norm: before clipping; tokens: of each
+    expert, by layer; None where the model has no experts."""
 
     loss: float
     grad_norm: float
+    tokens: list[list[int]] | None = None
 
 
 def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: float, max_norm: float) -> Measured:
@@ -34,6 +36,7 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
     """
     backend, gradients = run.backend, run.gradients
     run.optimizer.zero_grad(set_to_none=True)
+    run.balance.begin()
     batches = [own_part(batch, run.backend.view[CP]) for batch in batches]
     with backend.scope():
         loss = run.passes.backward(batches, valid_tokens(run, batches).clamp(min=1))
@@ -43,10 +46,11 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
         measured = Measured(loss=shown.item(), grad_norm=norm.item())
         _demand_finite(measured, step)
         clip(grads, norm, max_norm)
+        tokens = run.balance.finish()
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()
-    return measured
+    return measured if tokens is None else replace(measured, tokens=tokens.tolist())
 
 
 def validate(run: Assembly, batches: Iterable[Batch]) -> float:

@@ -29,10 +29,10 @@ from meshwright.train.optimizer import rate_at
 from meshwright.train.preflight import check_vocabulary, preflight
 from meshwright.train.show.describe import describe
 from meshwright.train.show.metrics import open_metrics
-from meshwright.train.show.record import StepRecord, Summary
+from meshwright.train.show.record import ExpertLoad, StepRecord, Summary
 from meshwright.train.show.run_folder import RunFolder
-from meshwright.train.show.screen import Screen
-from meshwright.train.step import train_step, validate
+from meshwright.train.show.screen import BUSIEST, COLUMNS, Screen
+from meshwright.train.step import Measured, train_step, validate
 
 
 def run(config: TrainConfig, recipe: str) -> None:
@@ -65,7 +65,7 @@ def _shown(config: TrainConfig, folder: RunFolder, trainer: Trainer, resumed: Re
     """The rank that has the terminal and writes the run folder."""
     records = folder.rewind(trainer.done.step)
     folder.write_config(config)
-    screen = Screen(terminal.out(), config.training.steps)
+    screen = Screen(terminal.out(), config.training.steps, (*COLUMNS, BUSIEST) if trainer.run.balance.layers else COLUMNS)
     about = trainer.keeper.describe() | (resumed.describe() if resumed is not None else {})
     screen.header(describe(config, trainer.run, trainer.corpus, folder) | about)
     with open_metrics(folder, tensorboard=config.output.tensorboard, earlier=records) as metrics, screen:
@@ -148,6 +148,7 @@ class Trainer:
                 validation_loss=self._validation(step),
                 seconds=self.done.seconds,
                 tokens=tokens,
+                experts=self._experts(measured),
             )
             before = time.perf_counter()
             report(record)
@@ -162,6 +163,12 @@ class Trainer:
             return None
         batches = self.corpus.validation(global_batch=training.batch // training.accumulate, **self.share)
         return validate(self.run, islice(batches, training.validation_batches))
+
+    def _experts(self, measured: Measured) -> ExpertLoad | None:
+        training = self.config.training
+        if measured.tokens is None:
+            return None
+        return ExpertLoad.of(measured.tokens, training.batch * training.length * self.run.balance.active)
 
     def _memory(self) -> float:
         """GiB, the most that any rank has held."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from meshwright.backends.base import Backend
-from meshwright.backends.parallelize import materialise, parallelize
+from meshwright.backends.parallelize import layouts_of, materialise, parallelize
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.transport import Transport
 from meshwright.core.init import Constant
@@ -19,6 +19,7 @@ from meshwright.core.module import Module
 from meshwright.core.sharding import ShardingConfig
 from meshwright.errors import ConfigError
 from meshwright.train.assemble import Assembly, assemble, connect, on_meta, processes_backend
+from meshwright.train.balance import Balance
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch
 from meshwright.train.gradients import Gradients
@@ -61,7 +62,7 @@ def member(rank: int, dims: ParallelismDims, config: Module.Config) -> Member:
     with torch.device("meta"):
         module = config.build()
     states = parallelize(module, backend)
-    backend.store(module, [])
+    backend.store(module, [], layouts_of(states))
     materialise(module, backend, states, CPU, seed=0)
     return Member(rank, module, backend, states, backend.view)
 
@@ -171,12 +172,12 @@ def assembled(
     before(model)
     states = parallelize(model, backend)
     parallelize(loss, backend)
-    backend.store(model, model.storage_blocks())
+    backend.store(model, model.storage_blocks(), layouts_of(states))
     materialise(model, backend, states, CPU, config.training.seed)
     gradients = Gradients(model, backend, states, everyone)
-    return Assembly(
-        model, loss, Whole(model, loss, backend, CPU), backend, states, gradients, adamw(model, config.optimizer), CPU
-    )
+    optimizer = adamw(model.parameters(), config.optimizer)
+    passes, balance = Whole(model, loss, backend, CPU), Balance(model, backend, CPU)
+    return Assembly(model, loss, passes, backend, states, gradients, balance, optimizer, CPU)
 
 
 def refused_on_data(rank: int, dims: ParallelismDims, kind: SpmdType) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from meshwright.backends.declared import Declared, apart
+from meshwright.backends.declared import Declared, apart, of_experts
 from meshwright.backends.parallelize import parallelize
 from meshwright.backends.storage import Replicated
 from meshwright.check import layout_of, typecheck
@@ -22,7 +22,8 @@ COPIES = ParallelismDims(dp_shard=2, tp=4, tp_copy=2)
 
 
 def declared(dims: ParallelismDims) -> Declared:
-    return Declared(dims, shape_view(dims, 0), Replicated(dims, 0), shape_view(dims, 0, apart(dims)))
+    stated, sparse = (shape_view(dims, 0, axes) for axes in (apart(dims), of_experts(dims)))
+    return Declared(dims, shape_view(dims, 0, dims.compute), Replicated(dims, 0), stated, sparse)
 
 
 @pytest.mark.parametrize(

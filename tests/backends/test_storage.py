@@ -37,7 +37,7 @@ def test_a_rank_holds_what_it_computes_with(layout, shape):
 @pytest.mark.parametrize("layout", [{**DATA, "tp": S(0)}, {**DATA, "tp_kv": S(0), "tp_copy": R}])
 def test_at_rest_a_layout_is_the_one_of_compute_on_the_base_axes(layout):
     storage = Replicated(PAIRS, 5)
-    rest = storage.rest(SpmdLayout(layout), DENSE)
+    rest = storage.rest(SpmdLayout(layout), DENSE, (12, 8))
     assert set(rest) == {"dp_replicate", "dp_shard", "dp_shard_ep", "cp", "tp_kv", "tp_copy"}
     here = SpmdLayout(layout).local_shape((12, 8), PAIRS.degrees(), PAIRS.index(5))
     assert rest.local_shape((12, 8), storage.degree, storage.index) == here
@@ -48,7 +48,7 @@ def test_the_parts_of_all_ranks_are_the_whole_and_equal_ones_are_copies():
     spans = []
     for rank in range(PAIRS.world):
         storage = Replicated(PAIRS, rank)
-        spans.append(storage.rest(rest, DENSE).span(0, 12, storage.degree, storage.index))
+        spans.append(storage.rest(rest, DENSE, (12,)).span(0, 12, storage.degree, storage.index))
     assert sorted(set(spans), key=lambda span: span.start) == [range(0, 6), range(6, 12)]
     assert spans[:4] == [range(0, 6), range(0, 6), range(6, 12), range(6, 12)]  # neighbours share
     assert spans == spans[:4] * 6
@@ -58,7 +58,7 @@ def test_it_makes_no_sums_and_takes_nothing_over():
     storage = Replicated(PAIRS, 0)
     model = torch.nn.Linear(2, 2)
     before = dict(model.named_parameters())
-    storage.store(model, [[model]])
+    storage.store(model, [[model]], {})
     storage.accumulate(model, last=False)
     assert storage.owned == frozenset()
     assert all(param is before[name] for name, param in model.named_parameters())

@@ -77,7 +77,7 @@ def test_a_step_moves_the_others_alone(config, data, seed):
     def check(model, backend, states, view) -> None:
         before = {name: param.detach().clone() for name, param in model.named_parameters()}
         tokens = torch.randint(config.model.vocab, shape, generator=torch.Generator().manual_seed(seed))
-        optimizer = adamw(model, config.optimizer)
+        optimizer = adamw(model.parameters(), config.optimizer)
         with backend.scope():
             model(tokens).square().sum().backward()
         Gradients(model, backend, states, view["world"]).finish()

@@ -128,17 +128,29 @@ def test_a_list_and_a_dim_of_its_entries_change_places(split, concat):
     assert paired({"tp": V}, ys, gs, TWO) == paired({"tp": V}, xs, gradients, TWO)
 
 
-def test_rows_are_dealt_out_by_number():
+@pytest.mark.parametrize("kind", [S(0), V])
+def test_rows_are_dealt_out_by_number(kind):
     send, receive = [[3, 1], [0, 2]], [[3, 0], [1, 2]]
 
     def program(rank):
         x = (torch.arange(4.0)[: sum(send[rank])] + 10 * rank).requires_grad_()
         sizes = {"input_split_sizes": send[rank], "output_split_sizes": receive[rank]}
-        y = all_to_all(x, "tp", src=S(0), dst=S(0), **sizes)
+        y = all_to_all(x, "tp", src=kind, dst=kind, **sizes)
         (gradient,) = torch.autograd.grad(y, x, y.detach())
         return y.tolist(), torch.equal(gradient, x)
 
     assert run_ranks(TWO, program) == [([0.0, 1.0, 2.0], True), ([3.0, 10.0, 11.0], True)]
+
+
+def test_rows_of_a_list_lie_along_any_dim():
+    def program(rank):
+        x = torch.full((2, 3), float(rank)).requires_grad_()
+        sizes = {"input_split_sizes": [[1, 2], [3, 0]][rank], "output_split_sizes": [[1, 3], [2, 0]][rank]}
+        y = all_to_all(x, "tp", split_dim=1, concat_dim=0, **sizes)
+        (gradient,) = torch.autograd.grad(y, x, y.detach())
+        return y.tolist(), torch.equal(gradient, x)
+
+    assert run_ranks(TWO, program) == [([[0.0] * 2] + [[1.0] * 2] * 3, True), ([[0.0] * 2] * 2, True)]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,8 @@ def test_rows_are_dealt_out_by_number():
         (lambda x: all_gather(x, "tp", src=S(0, (2, 2)), dst=R, split_sizes=[1, 3]), "split_sizes=.* with S"),
         (lambda x: reduce_scatter(x, "tp", dst=S(0), scatter_dim=1), "scatter_dim=1 with S"),
         (lambda x: all_to_all(x, "tp", src=S(0), dst=S(1), split_dim=1), "split_dim=1 with S"),
-        (lambda x: all_to_all(x, "tp", input_split_sizes=[1, 3]), "rows are dealt out by number"),
+        (lambda x: all_to_all(x, "tp", src=S(0), input_split_sizes=[1, 3]), "rows are dealt out by number"),
+        (lambda x: all_to_all(x, "tp", input_split_sizes=[1, 2]), "add up to 4"),
         (lambda x: all_to_all(x, "tp", src=S(0), dst=S(0), input_split_sizes=[1, 1]), "add up to 4"),
         (lambda x: all_to_all(x, "tp", src=S(0), dst=S(0), output_split_sizes=[1]), "2 numbers"),
         (lambda x: shard(x, "tp", src=R, dst=P), "shard with dst=P"),

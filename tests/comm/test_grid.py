@@ -150,6 +150,28 @@ def test_experts_change_nothing_of_the_dense_view(dims, degrees):
     assert all(dims.index(rank) == replace(dims, ep=1).index(rank) for rank in range(dims.world))
 
 
+def test_layouts_name_the_axes_of_experts_where_those_are_spread():
+    assert ParallelismDims(dp_shard=2, tp=2).compute == DENSE
+    spread = ParallelismDims(dp_shard=2, tp=2, ep=2)
+    assert spread.compute == {**DENSE, **spread.sparse()}
+    assert spread.view_of({"ep": 0, "efsdp": 0}) == spread.sparse()
+    assert spread.view_of({"dp": 0, "tp": 0}) is DENSE
+
+
+@pytest.mark.parametrize(
+    ("degrees", "legal"), [({"tp": 2}, [1, 2]), ({"cp": 2, "tp": 2, "dp_shard": 6}, [1, 2, 4, 8, 12, 24]), ({}, [1])]
+)
+def test_the_numbers_of_ranks_over_which_experts_are_spread(degrees, legal):
+    assert ParallelismDims(**degrees).expert_degrees == legal
+    for ep in legal:
+        assert ParallelismDims(**degrees, ep=ep).degrees(ParallelismDims(**degrees, ep=ep).sparse())["ep"] == ep
+
+
+def test_a_person_sees_over_how_many_ranks_experts_are_spread():
+    assert ParallelismDims(dp_shard=2, tp=2, ep=4).shown == "dp_shard 2 x tp 2, ep 4"
+    assert ParallelismDims(dp_shard=2).shown == "dp_shard 2"
+
+
 def test_ep_takes_no_part_of_tp_or_cp():
     with pytest.raises(ConfigError, match=r"parallel.ep: 6 ranks[\s\S]*one of 1, 2, 4, 8, 16"):
         ParallelismDims(dp_shard=4, cp=2, tp=2, ep=6)

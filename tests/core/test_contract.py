@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.backends.parallelize import parallelize
 from meshwright.comm.grid import ParallelismDims
+from meshwright.comm.shapes import shape_view
 from meshwright.core.sharding import LocalMapConfig
 from meshwright.types.kinds import I, P, R, S, V
 from meshwright.types.planner import Transition
+from meshwright.train.assemble import local_backend
 from tests.core.toys import calling, holding
-from tests.ranks import refused
+from tests.ranks import on_meta, refused
 
 TP = ParallelismDims(tp=2)
 DP_TP = ParallelismDims(dp_shard=3, tp=2)
@@ -235,6 +238,45 @@ class TestRegions:
     def test_what_counts_is_the_layout_inside(self):
         assert refused(self.region({"x_BLD": self.REGION[1]}, self.REGION[1]), TP) == ()
         assert len(refused(self.region({"x_BLD": {**self.REGION[0], "tp": P}}, self.REGION[1]), TP)) == 1
+
+
+class TestExperts:
+    """Layouts on the axes of experts."""
+
+    SPREAD = ParallelismDims(dp_shard=2, tp=2, ep=2)
+    WHOLE = {"dp_replicate": R, "efsdp": R, "ep": S(0)}  # noqa: RUF012
+
+    def held(self, dims, layout):
+        backend = local_backend(dims, 0, shape_view(dims, 0, dims.compute))
+        model = on_meta(holding({"weight": (4, 4)}, state_shardings={"weight": layout}))
+        return parallelize(model, backend)["weight"]
+
+    def test_each_rank_has_its_own_experts(self):
+        info = self.held(self.SPREAD, self.WHOLE)
+        assert info.layout == {"efsdp": R, "ep": S(0)}
+        assert info.stored.local_shape((4, 4), self.SPREAD.base, {**dict.fromkeys(self.SPREAD.base, 0)}) == (2, 4)
+
+    def test_where_they_are_not_spread_they_lie_on_the_axes_of_all_else(self):
+        assert self.held(DP_TP, self.WHOLE).layout == {"dp": R, "tp": R}
+        assert self.held(OFF, self.WHOLE).layout == {}
+
+    def test_a_type_that_no_dense_axis_has_is_told(self):
+        dims = ParallelismDims(dp_replicate=2, dp_shard=2)
+        config = holding({"weight": (4, 4)}, state_shardings={"weight": {**self.WHOLE, "efsdp": S(1)}})
+        problem = only(refused(config, dims))
+        assert "R and S(1) on parts of 'dp'" in problem.what
+        assert "--parallel.ep 2" in problem.fix
+
+    def test_every_axis_of_experts_is_named(self):
+        config = holding({"weight": (4, 4)}, state_shardings={"weight": {"ep": S(0)}})
+        problem = only(refused(config, self.SPREAD))
+        assert "says nothing of 'efsdp', which has 2 ranks" in problem.what
+
+    def test_axes_of_both_views_do_not_mix(self):
+        config = holding({"weight": (4, 4)}, state_shardings={"weight": {"ep": S(0), "efsdp": R, "cp": R}})
+        (problem,) = refused(config, self.SPREAD)
+        assert "axis 'cp': no such axis here" in problem.what
+        assert "'efsdp'" in problem.fix
 
 
 def test_all_problems_of_a_module_come_in_one_error():

@@ -60,7 +60,7 @@ class TestAdamW:
 
     def test_matrices_are_decayed_and_vectors_are_not(self):
         model = self.model()
-        optimizer = adamw(model, OptimizerConfig(weight_decay=0.3))
+        optimizer = adamw(model.parameters(), OptimizerConfig(weight_decay=0.3))
         decay = {id(param): group["weight_decay"] for group in optimizer.param_groups for param in group["params"]}
         trained = {name: decay[id(param)] for name, param in model.named_parameters() if id(param) in decay}
         assert trained == {"0.weight": 0.3, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0, "2.bias": 0.0}
@@ -75,21 +75,21 @@ class TestAdamW:
         model = self.model()
         for name, param in model.named_parameters():
             param.requires_grad_(name == kept)
-        (group,) = adamw(model, OptimizerConfig()).param_groups
+        (group,) = adamw(model.parameters(), OptimizerConfig()).param_groups
         assert len(group["params"]) == 1
 
     def test_where_nothing_is_trained_a_step_moves_nothing(self):
         """As on a pipeline stage whose layers are all frozen."""
         model = self.model().requires_grad_(False)
         before = [param.clone() for param in model.parameters()]
-        adamw(model, OptimizerConfig()).step()
+        adamw(model.parameters(), OptimizerConfig()).step()
         assert all(map(torch.equal, model.parameters(), before))
 
     def test_it_is_torchs_own_loop(self):
         config = OptimizerConfig(rate=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6, weight_decay=0.2)
         mine, true = (nn.Linear(4, 3, bias=False) for _ in range(2))
         true.load_state_dict(mine.state_dict())
-        ours = adamw(mine, config)
+        ours = adamw(mine.parameters(), config)
         settings = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.2}
         theirs = torch.optim.AdamW(true.parameters(), **settings, foreach=False, fused=False)
         for seed in range(3):
@@ -103,7 +103,7 @@ class TestAdamW:
         """Without decay it moves by the rate, against the sign of the gradient; decay is apart from that."""
         param = nn.Parameter(torch.tensor([[1.0, -2.0]]))
         model = nn.ParameterList([param])
-        optimizer = adamw(model, OptimizerConfig(rate=0.1, weight_decay=0.5, epsilon=1e-12))
+        optimizer = adamw(model.parameters(), OptimizerConfig(rate=0.1, weight_decay=0.5, epsilon=1e-12))
         param.grad = torch.tensor([[3.0, -0.001]])
         optimizer.step()
         expected = torch.tensor([[1.0, -2.0]]) * (1 - 0.1 * 0.5) - 0.1 * torch.tensor([[1.0, -1.0]])

@@ -8,7 +8,6 @@ from dataclasses import fields
 import torch
 
 from meshwright.comm.grid import ParallelismDims
-from meshwright.models.layouts import Plan
 from meshwright.train.assemble import Assembly, on_meta
 from meshwright.train.config import ComputeConfig, TrainConfig
 from meshwright.train.data import Corpus
@@ -63,7 +62,8 @@ def _compute(config: TrainConfig) -> dict[str, str]:
 
 
 def _ranks(dims: ParallelismDims) -> str:
-    return f"{dims} = {dims.world} ranks" if dims.world > 1 else str(dims)
+    ranks = f"{dims} = {dims.world} ranks" if dims.world > 1 else str(dims)
+    return f"{ranks}, ep {dims.ep}" if dims.ep > 1 else ranks
 
 
 def _numbers(config: TrainConfig) -> str:
@@ -77,7 +77,7 @@ def _numbers(config: TrainConfig) -> str:
 def _layouts(config: TrainConfig, run: Assembly) -> str:
     """The stream between blocks, and the logits that exist at a time."""
     training, model = config.training, config.model
-    plan = Plan(sequence_parallel=config.parallel.sequence_parallel)
+    plan = config.parallel.plan
     rows, length = training.batch // (training.accumulate * config.parallel.filling), training.length
 
     def on(layout: SpmdLayout) -> SpmdLayout:

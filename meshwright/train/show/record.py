@@ -7,6 +7,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertLoad:
+    """How evenly the tokens of a step went to experts, over all ranks."""
+
+    max_over_mean: float
+    """tokens of the busiest expert over the mean of its layer, in the layer where that is most"""
+    idle: int
+    """experts without a token, in all layers"""
+    dropped: int
+    """choices of routers that went to no expert, in all layers"""
+    tokens: Sequence[Sequence[int]]
+    """of each expert, by layer"""
+
+    @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], chosen: int) -> ExpertLoad:
+        """chosen: choices that the tokens of a layer made, in all."""
+        return cls(
+            max_over_mean=max(max(layer) * len(layer) / max(1, sum(layer)) for layer in tokens),
+            idle=sum(count == 0 for layer in tokens for count in layer),
+            dropped=sum(chosen - sum(layer) for layer in tokens),
+            tokens=tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepRecord:
     """One optimizer step, over all ranks."""
 
@@ -28,6 +52,8 @@ class StepRecord:
     """since training began"""
     tokens: int
     """trained on since training began"""
+    experts: ExpertLoad | None = None
+    """None where the model has no experts"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ("memory", 11, lambda record: f"{record.memory_gib:.2f} GiB"),
 )
 """The table of a run's course; all of it fits in 80 columns."""
+BUSIEST: Final[Column] = ("busiest", 9, lambda record: f"{record.experts.max_over_mean:.2f}x" if record.experts else "")
+"""One column more for a model with experts: tokens of the busiest over the mean."""
 
 
 class Screen:
@@ -53,8 +55,8 @@ class Screen:
     the table gains a row at each validation and about LINES more, and there are no control codes.
     """
 
-    def __init__(self, console: Console, total_steps: int) -> None:
-        self._console = console
+    def __init__(self, console: Console, total_steps: int, columns: Sequence[Column] = COLUMNS) -> None:
+        self._console, self._columns = console, columns
         self._every = max(1, math.ceil(total_steps / LINES))
         self._record: StepRecord | None = None
         self._validation_loss: float | None = None
@@ -107,7 +109,7 @@ class Screen:
         self._say(rows)
 
     def __enter__(self) -> Self:
-        self._put([name for name, _, _ in COLUMNS], style="dim")
+        self._put([name for name, _, _ in self._columns], style="dim")
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -122,12 +124,12 @@ class Screen:
     def _print(self) -> None:
         """The step of the moment as a row that stays."""
         assert self._record is not None
-        self._put([show(self._record) for _, _, show in COLUMNS])
+        self._put([show(self._record) for _, _, show in self._columns])
         self._is_printed = True
 
     def _put(self, cells: Sequence[str], style: str = "") -> None:
         """A row of the table; one line, however narrow the terminal is."""
-        self._console.print(_row(cells, style), no_wrap=True, overflow="crop")
+        self._console.print(self._row(cells, style), no_wrap=True, overflow="crop")
 
     def _say(self, rows: Mapping[str, str]) -> None:
         """Name -> value: aligned on a terminal; elsewhere a line each, for other programs to read."""
@@ -143,12 +145,11 @@ class Screen:
         if self._record is None:
             return self._bar.get_renderable()
         latest = replace(self._record, validation_loss=self._validation_loss)
-        return Group(_row([show(latest) for _, _, show in COLUMNS], style="cyan"), self._bar.get_renderable())
+        return Group(self._row([show(latest) for _, _, show in self._columns], style="cyan"), self._bar.get_renderable())
 
-
-def _row(cells: Sequence[str], style: str = "") -> Text:
-    line = "".join(f"{cell:>{width}}" for cell, (_, width, _) in zip(cells, COLUMNS, strict=True))
-    return Text(line, style=style, no_wrap=True, overflow="crop")
+    def _row(self, cells: Sequence[str], style: str = "") -> Text:
+        line = "".join(f"{cell:>{width}}" for cell, (_, width, _) in zip(cells, self._columns, strict=True))
+        return Text(line, style=style, no_wrap=True, overflow="crop")
 
 
 def _grid(rows: Mapping[str, str]) -> Table:
