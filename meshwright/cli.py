@@ -82,10 +82,13 @@ def _dispatch(arguments: list[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     if _asks_for_help("train", arguments):
         return 0
-    from meshwright.train.checkpoint.resume import expand
+    from meshwright.train.checkpoint import resume
 
-    arguments = expand(arguments)
+    arguments = resume.expand(arguments)
     recipe, config = _recipe("train", arguments)
+    if config.checkpoint.resume is not None and resume.VARIABLE not in os.environ:
+        arguments = resume.inherit(arguments, resume.find(config, recipes.title(recipe)))
+        recipe, config = _recipe("train", arguments)
     if _is_first():
         _demand_right_types(recipe, config)
     from meshwright.train.launch.parent import train

@@ -14,6 +14,7 @@ from meshwright.check import is_type_checking, layout_of, no_typecheck
 from meshwright.check.tag import read, typed, write
 from meshwright.comm.collectives import reinterpret
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
+from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.scope import View
 from meshwright.comm.shapes import Shapes
 from meshwright.comm.transport import Alone, Reduction
@@ -67,6 +68,7 @@ class Metered(Shapes):
 
     def __init__(self, name: str, size: int, index: int, meter: Meter, stated: tuple[str, ...] = ()) -> None:
         super().__init__(name, size, index)
+        self.size = Whole(size, Origin(Source.SIZE, frozenset(stated), f"the ranks of {name!r}"))
         self.meter, self.stated = meter, stated
 
     def part(self, x: Tensor) -> Tensor:

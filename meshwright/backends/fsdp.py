@@ -8,14 +8,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import DataParallelMeshDims
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info_from_named_dims
 from torch.distributed.tensor import DTensor, Shard
 
 from meshwright.backends.placements import placements, unplaced
@@ -69,20 +70,12 @@ class Fsdp(Storage):
             else OffloadPolicy(),
         }
         families = {param: family(layouts[name], self.dims) for name, param in model.named_parameters()}
-        dense = family({}, self.dims)
-        order: list[FSDPModule] = []  # as they run
-        for block in blocks:
-            # backward begins with the last block: gathering it anew would be wasted
-            frees = policy.frees_last if block is blocks[-1] else policy.frees
-            inner = list(_apart(block, families, dense))
-            for part in inner:
-                (own,) = {families[param] for param in part.parameters()}
-                fully_shard(part, **common, **self._over(own), reshard_after_forward=frees)
-            fully_shard(list(block), **common, **self._over(dense), reshard_after_forward=frees)
-            order += [block[0], *inner]  # type: ignore[list-item]  # fully_shard has made them so
-        fully_shard(model, **common, **self._over(dense))
-        if any(own != dense for own in families.values()):
-            _prefetch(order)
+        placed = self._placement(families)
+        for block in blocks[:-1]:
+            fully_shard(list(block), **common, **placed, reshard_after_forward=policy.frees)
+        if blocks:  # backward begins with the last block: gathering it anew would be wasted
+            fully_shard(list(blocks[-1]), **common, **placed, reshard_after_forward=policy.frees_last)
+        fully_shard(model, **common, **placed)
         # a row that a rank has alone is gathered as a view: harmless, as nothing is written into it in place
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for module in _fsdp_modules(model):
@@ -93,21 +86,35 @@ class Fsdp(Storage):
             param._unsharded_dtensor_spec = None
             param.is_dtensor = False  # compute sees plain tensors; _sharding_spec keeps the full mesh at rest
 
-    def _over(self, own: Family) -> dict[str, Any]:
-        """The arguments of `fully_shard` that say over which ranks a family is stored, and along which dim.
+    def _placement(self, families: Mapping[nn.Parameter, Family]) -> dict[str, Any]:
+        """The arguments of `fully_shard` that say over which ranks each parameter is stored, and along which dim.
 
-        Where it has no data-parallel ranks it is stored over dp_shard, which then has one.
+        What of a block is of another family is gathered beside it, before the block's forward: inside of that, torch
+        would gather it between ops that are recomputed, and while a dispatch waits for the host.
         """
-        shard = own.shard or (() if own.replicate else (DP_SHARD,))
-        mesh_dims = DataParallelMeshDims(
+        dense = family({}, self.dims)
+        own_mesh = {
+            own: cast(FSDPMeshInfo, _get_mesh_info_from_named_dims(self.mesh, self._data_axes(own)))
+            for own in dict.fromkeys(families.values())
+            if own != dense
+        }
+
+        def place(param: nn.Parameter) -> Shard | ShardPlacementResult:
+            own = families[param]
+            cut = Shard(own.cut(param.to_local().shape, self.degree))  # type: ignore[attr-defined]  # a DTensor
+            return cut if own == dense else ShardPlacementResult(cut, own_mesh[own])
+
+        axes = self._data_axes(dense)
+        return {"dp_mesh_dims": axes, **({"shard_placement_fn": place} if axes.shard else {})}
+
+    def _data_axes(self, own: Family) -> DataParallelMeshDims:
+        """Where a family has no ranks to be cut over it is stored over dp_shard, if the mesh has that with one rank."""
+        alone = (DP_SHARD,) if DP_SHARD in (self.mesh.mesh_dim_names or ()) else ()
+        shard = own.shard or alone
+        return DataParallelMeshDims(
             shard=(shard if len(shard) > 1 else shard[0]) if shard else None,
             replicate=own.replicate[0] if own.replicate else None,
         )
-
-        def cut(param: nn.Parameter) -> Shard:
-            return Shard(own.cut(param.to_local().shape, self.degree))  # type: ignore[attr-defined]  # a DTensor
-
-        return {"dp_mesh_dims": mesh_dims, **({"shard_placement_fn": cut} if shard else {})}
 
     def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:
         own, base = family(layout, self.dims), lower(layout, axes)
@@ -148,25 +155,6 @@ def _finish_backward(model: FSDPModule, last: bool) -> None:
     model.set_is_last_backward(last)
     model.set_reshard_after_backward(last)
     model.set_requires_gradient_sync(last)
-
-
-def _apart(
-    block: Sequence[nn.Module], families: Mapping[nn.Parameter, Family], dense: Family
-) -> Iterator[nn.Module]:
-    """The modules inside a block whose own parameters are of another family."""
-    for part in block:
-        for module in part.modules():
-            own = {families[param] for param in module.parameters(recurse=False)}
-            if own and own != {dense}:
-                yield module
-
-
-def _prefetch(order: Sequence[FSDPModule]) -> None:
-    """Gather the next unit while one computes, and say so: a dispatch waits for the host, which would hold back the
-    gathers that are issued as the modules are reached."""
-    for now, following in pairwise(order):
-        now.set_modules_to_forward_prefetch([following])
-        following.set_modules_to_backward_prefetch([now])
 
 
 def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:

@@ -80,6 +80,16 @@ def _joined(dim: Sequence[Factor]) -> list[Factor]:
     return [*found[:-1], Factor(last.length, (*last.axes, *waiting), last.local)] if waiting else found
 
 
+def joined(dims: Sequence[Sequence[Factor]]) -> list[list[Factor]]:
+    """The dims, of which one that nothing cuts is one factor: how it came about is given up."""
+    return [list(dim) if any(each.cut for each in dim) else [_one(dim)] for dim in dims]
+
+
+def _one(dim: Sequence[Factor]) -> Factor:
+    length = math.prod(each.length for each in dim)
+    return Factor(length, (), length)
+
+
 def end_to_end(dim: Sequence[Factor]) -> bool:
     """Whether the parts of the dim lie end to end on the ranks: nothing is left before a sharded factor."""
     before = 1

@@ -40,6 +40,8 @@ def autograd_backward(check: TypeCheck, func: Callable[..., Any], args: Call, kw
     names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
     given = _named(names, args, kwargs)
     tensors = _listed(given["tensors"])
+    if not all(isinstance(x, Tensor) for x in tensors):
+        return func(*args, **kwargs)  # torch says what it takes
     seeds = _listed(given.get("grad_tensors")) or (None,) * len(tensors)
     _backward(tensors, seeds, given.get("inputs"), lambda: func(*args, **kwargs))
 
@@ -49,6 +51,8 @@ def autograd_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs
     """`torch.autograd.grad`: what it returns has the dual types of the inputs."""
     given = _named(("outputs", "inputs", "grad_outputs"), args, kwargs)
     outputs, inputs = _listed(given["outputs"]), _listed(given["inputs"])
+    if not all(isinstance(x, Tensor) for x in (*outputs, *inputs)):
+        return func(*args, **kwargs)  # torch says what it takes
     _demand_seeds(outputs, _listed(given.get("grad_outputs")) or (None,) * len(outputs))
     gradients = func(*args, **kwargs)
     for x, gradient in zip(inputs, gradients, strict=True):
@@ -237,7 +241,7 @@ def _leaves(roots: Iterable[Tensor]) -> Iterator[Tensor]:
 def _listed(value: Any) -> tuple[Any, ...]:
     if value is None:
         return ()
-    return (value,) if isinstance(value, Tensor) else tuple(value)
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Tensor) else (value,)
 
 
 def _named(names: Sequence[str], args: Call, kwargs: Mapping[str, Any]) -> dict[str, Any]:

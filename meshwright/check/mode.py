@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,8 @@ from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
-from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
+from meshwright.check.forget import forgotten
+from meshwright.check.operand import FULL, Cut, Operand, Shape, keeps_sums, local_shape, operand
 from meshwright.check.refusal import Refused, no_rule, placed, rounded
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
@@ -33,7 +33,6 @@ from meshwright.check.tag import (
     Tag,
     is_stale,
     read,
-    typed,
     write,
     written,
 )
@@ -42,7 +41,7 @@ from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
 from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import I, P, R, Shard, V
+from meshwright.types.kinds import I, P, R, V
 from meshwright.types.layout import SpmdLayout
 
 
@@ -142,7 +141,7 @@ class TypeCheck(TorchFunctionMode):
             if tag.fresh is not None:
                 tag = UNKNOWN
             wants = torch.is_grad_enabled()
-        key = tag, x.shape, wants, x.dtype
+        key = tag, x.shape, wants, x.dtype, self.local
         found = self._answers.operands.get(key)
         if found is None:
             here = on_mesh(tag, self.mesh, self.axes, self.local)
@@ -236,7 +235,7 @@ class TypeCheck(TorchFunctionMode):
                 for dtype in dtypes:
                     if dtype.is_complex and not x.dtype.is_complex:
                         dtype = dtype.to_real()
-                    if torch.promote_types(x.dtype, dtype) != x.dtype:
+                    if not keeps_sums(x.dtype, dtype):
                         raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
 
     def _manner(self) -> Any:
@@ -398,30 +397,13 @@ class TypeCheck(TorchFunctionMode):
             except Refused as refused:
                 if not self.forgets(refused):
                     raise
-                given, named = self._forgotten(given, refused), self._forgotten(named, refused)
+                given, named = (forgotten(each, refused, self.mesh, self.degree) for each in (given, named))
                 continue
             for result in each if self._places else ():
-                self.demand_unplaced(rule.name, result.tag.layout)
-            noted = tuple([self._noted(result) for result in each])
+                if result is not None:
+                    self.demand_unplaced(rule.name, result.tag.layout)
+            noted = tuple([None if result is None else self._noted(result) for result in each])
             return noted[0] if one else noted
-
-    def _forgotten(self, value: Any, refused: Refused) -> Any:
-        """The operands with V where they are sharded on the axis of which the cut is forgotten."""
-        axis = refused.cut
-        assert axis is not None
-        if isinstance(value, Operand):
-            if refused.code is Code.LENGTH and value.layout.get(axis) in (R, I, P):
-                raise refused
-            if not isinstance(value.layout.get(axis), Shard):
-                return value
-            return operand(varying(value, axis), value.shape, value.flows, value.dtype, self.mesh, self.degree)
-        if isinstance(value, Number) and refused.code is Code.LENGTH:
-            return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
-        if type(value) is tuple:
-            return tuple([self._forgotten(each, refused) for each in value])
-        if isinstance(value, Mapping):
-            return {name: self._forgotten(each, refused) for name, each in value.items()}
-        return value
 
     def _noted(self, result: Result) -> _Outcome:
         whole = result.whole
@@ -453,20 +435,6 @@ class TypeCheck(TorchFunctionMode):
 
 STATES: Final[dict[Any, Callable[..., Any]]] = {}
 """Calls by which the author states a type: after an error they are believed."""
-
-
-def varying(operand: Operand, axis: str) -> Tag:
-    """The tag of `operand` with V on `axis`."""
-    tag, cut = operand.tag, operand.tag.layout.get(axis)
-    layout = SpmdLayout({name: V if name == axis else kind for name, kind in tag.layout.items()})
-    if tag.factors is None or not isinstance(cut, Shard):
-        return typed(layout, tag.counted, tag.factors)
-    place = itertools.count()  # the factor that was cut is as long as a rank's part of it
-    factors = tuple(
-        tuple(length // operand.degree[axis] if next(place) == cut.dim else length for length in dim)
-        for dim in tag.factors
-    )
-    return typed(layout, tag.counted, factors)
 
 
 def _stale(x: Tensor) -> Refused:

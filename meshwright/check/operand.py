@@ -38,6 +38,15 @@ class Cut(NamedTuple):
         return len(range(positions)[slice(self.start, self.stop, self.step)])
 
 
+def keeps_sums(into: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether parts of a sum in `dtype` still add up to it in `into`: none is rounded, and whole numbers wrap alike."""
+    if torch.promote_types(into, dtype) == into:
+        return True
+    return into in _WHOLE and dtype in _WHOLE
+
+
+_WHOLE: Final = (torch.int32, torch.int64)
+
 FULL: Final = Cut(None, None, None)
 
 

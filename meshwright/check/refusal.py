@@ -17,7 +17,8 @@ class Refused(Exception):
 
     code: its kind. cut: the axis whose cut of some dim is all that does not fit: where cuts are forgotten, as in a
     local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call:
-    how the call is named, where the function's own name says nothing.
+    how the call is named, where the function's own name says nothing. owned: `cut` is an axis on which counts are P: in
+    a region those that this rank made may be meant.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Refused(Exception):
     ) -> None:
         super().__init__(what)
         self.what, self.why, self.fix, self.code, self.cut = what, why, fix, code, cut
+        self.owned = False
         self.operands: tuple[Any, ...] = ()
         self.call = ""
 
@@ -87,6 +89,13 @@ def not_linear(axis: str, name: str, op: str) -> Refused:
         f"{change(name, axis, P, R)}; or {change(name, axis, P, I)}",
         code=Code.NOT_LINEAR,
     )
+
+
+def not_counted(axis: str, name: str, op: str) -> Refused:
+    """`name` says how many positions there are of something, and is a sum over ranks; in a region it is each rank's."""
+    refused = not_linear(axis, name, op)
+    refused.cut, refused.owned = axis, True
+    return refused
 
 
 def product_of_partials(axis: str, name: str, other: str) -> Refused:

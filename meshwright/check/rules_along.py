@@ -10,7 +10,8 @@ import torch
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
-from meshwright.check.term import Label, Sum, Term, linear, opaque
+from meshwright.check.rules_view import from_front
+from meshwright.check.term import Factor, Label, Sum, Term, linear, opaque
 
 
 def along(
@@ -58,10 +59,17 @@ def cummax(input: Operand, dim: int) -> tuple[Result, ...]:
 
 @pure("diff")
 def diff(input: Operand, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Result:
-    """Between neighbours along a dim that is whole; linear."""
-    if prepend is not None or append is not None:
-        raise TypeError("prepend or append")
-    return along("diff", input, dim, linear(), lengths={dim: input.whole[dim] - n})
+    """Between neighbours along a dim that is whole; linear in all that is put together there."""
+    if n == 0:  # torch gives the input back, whatever else is said
+        return along("diff", input, (), linear())
+    labels = tuple(range(len(input.shape)))
+    at = from_front(dim, len(labels))
+    given = (("input", input), ("prepend", prepend), ("append", append))
+    terms = [Term(name, x, tuple((name, at) if each == at else each for each in labels)) for name, x in given if x]
+    length = sum(term.given.whole[at] for term in terms if isinstance(term.given, Operand)) - n
+    needed: dict[Label, str] = {term.labels[at]: "" for term in terms}
+    value = [(Factor(place),) for place in range(len(terms))]
+    return propagate("diff", terms, value, labels, along=needed, lengths={at: max(length, 0)})
 
 
 @pure("sort")

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
-from meshwright.check.factors import Factor, assembled, end_to_end, factored, unsharded
-from meshwright.check.mode import STATES, varying
+from meshwright.check.factors import Factor, assembled, end_to_end, factored, joined, unsharded
+from meshwright.check.forget import varying
+from meshwright.check.mode import STATES
 from meshwright.check.operand import Operand, operand, whole_shape
 from meshwright.check.refusal import Refused, change, other_order
 from meshwright.check.report import Trusted
@@ -136,7 +137,7 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     bound, x = args
     step: Step = bound.step
     check.note_call(str(step), (x,))
-    seen = check.operand(x)
+    seen = _simple(check, check.operand(x))
     while True:
         try:
             tag = _after(check, step, seen, bound.options.dims or (0, 0))
@@ -158,6 +159,15 @@ def carried(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     return result
 
 
+def _simple(check: TypeCheck, seen: Operand) -> Operand:
+    """What is seen, without the factors of dims that nothing cuts."""
+    if seen.tag.factors is None:
+        return seen
+    dims = joined(factored(seen.tag.factors, seen.tag.layout, seen.degree, seen.shape))
+    layout, factors = assembled(dims, unsharded(seen.tag.layout))
+    return check.operand_of(typed(layout, seen.tag.counted, factors), seen.shape, seen)
+
+
 def _after(check: TypeCheck, step: Step, seen: Operand, dims: tuple[int, int]) -> Tag:
     counted = seen.tag.counted
     layout = seen.tag.layout
@@ -165,9 +175,9 @@ def _after(check: TypeCheck, step: Step, seen: Operand, dims: tuple[int, int]) -
         known = seen.layout.get(one.axis)
         if known is None:
             layout = layout.replace(**{one.axis: one.src})
-        elif not _starts(check, one, known, seen.flows):
+        elif not _starts(check, one, known, seen):
             raise _starts_elsewhere(one, known)
-        elif known is P and one.src is V:
+        elif known is P and one.src is V and one.is_claim:
             return seen.tag  # the sum that is claimed was seen
         if one.is_claim and one.src is V and one.axis in counted:
             raise _counted(one)
@@ -180,16 +190,21 @@ def _after(check: TypeCheck, step: Step, seen: Operand, dims: tuple[int, int]) -
     return typed(after(layout, step, dims), counted)
 
 
-def _starts(check: TypeCheck, step: Step, known: SpmdType, flows: bool) -> bool:
+def _starts(check: TypeCheck, step: Step, known: SpmdType, seen: Operand) -> bool:
     """Whether a tensor that is `known` is what the step starts from."""
-    if agree(known, step.src, flows):
+    if agree(known, step.src, seen.flows):
         return True
-    if known is P and step.is_claim and step.src is V and step.dst is P:
-        return True
+    if known is P and step.src is V:
+        return step.dst is P if step.is_claim else check.local and _counts(seen)
     if isinstance(known, Shard) and isinstance(step.src, Shard):
         return False  # a cut that is known is another one
     varies = isinstance(known, Shard) or known is V
     return check.local and varies and (isinstance(step.src, Shard) or step.src is V)
+
+
+def _counts(seen: Operand) -> bool:
+    """Whether it holds whole numbers: in a region the parts of such a sum are each rank's counts of its own rows."""
+    return not (seen.dtype.is_floating_point or seen.dtype.is_complex)
 
 
 def _of_factors(step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str]) -> Tag:

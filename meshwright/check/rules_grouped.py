@@ -12,6 +12,7 @@ from typing import Any, Final
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
+from meshwright.check.rules_spread import demand_counts
 from meshwright.check.term import Factor, Label, Labels, Term
 
 _OWN: Final = "a region, spmd.local(), in which each rank has rows and ends of its own"
@@ -58,6 +59,7 @@ def _product(op: str, terms: Sequence[Term], ends: tuple[str, Operand | None], o
     name, given = ends
     if given is None:
         return propagate(op, terms, (value,), out)
+    demand_counts(op, name, given)
     along: dict[Label, str] = dict.fromkeys(("groups", "rows", "columns"), _OWN)
     every = [*terms, Term(name, given, ("groups",))]
     return propagate(op, every, ([*value, Factor(2, linear=False)],), out, along=along)

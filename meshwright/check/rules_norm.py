@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
-from meshwright.check.term import Factor, Label, Labels, Term
+from meshwright.check.term import Factor, Label, Labels, Term, opaque
 
 
 def scaled(
@@ -41,6 +41,31 @@ def layer_norm(
     """Over the last dims, which are whole; scaled by a weight of their shape, and shifted."""
     last = tuple(range(len(input.shape)))[-len(normalized_shape) :]
     return scaled("layer_norm", input, last, weight, bias, last)
+
+
+@pure("native_layer_norm")
+def native_layer_norm(
+    input: Operand, normalized_shape: Sequence[int], weight: Operand | None, bias: Operand | None, eps: float
+) -> tuple[Result, ...]:
+    """As `layer_norm`; also the mean and the inverse deviation, in dims of one position."""
+    labels = tuple(range(len(input.shape)))
+    last = labels[len(labels) - len(normalized_shape) :]
+    out = tuple(("one", dim) if dim in last else dim for dim in labels)
+    lengths: dict[Label, int] = {("one", dim): 1 for dim in last}
+    along: dict[Label, str] = dict.fromkeys(last, "")
+    term = Term("input", input, labels)
+    one = propagate("native_layer_norm", (term,), opaque(), out, along=along, lengths=lengths, flows=False)
+    return layer_norm(input, normalized_shape, weight, bias, eps), one, one
+
+
+@pure("_weight_norm")
+def weight_norm(v: Operand, g: Operand, dim: int = 0) -> Result:
+    """Directions `v`, which are whole for each place of `dim`, with the lengths `g`, in which it is linear."""
+    labels = tuple(range(len(v.shape)))
+    along: dict[Label, str] = dict.fromkeys((n for n in labels if dim == -1 or n != dim % len(labels)), "")
+    theirs = labels[len(labels) - len(g.shape) :]
+    value = ((Factor(0, linear=False), Factor(1)),)
+    return propagate("_weight_norm", (Term("v", v, labels), Term("g", g, theirs)), value, labels, along=along)
 
 
 @pure("rms_norm")

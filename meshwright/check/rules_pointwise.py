@@ -10,7 +10,7 @@ import torch
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import Formula
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
 from meshwright.check.tag import ZERO
@@ -184,7 +184,7 @@ _CAST: Final = Formula.read("input: input")
 def cast(op: str, input: Operand, dtype: torch.dtype) -> Result:
     """To another dtype: a sum keeps its type only where its parts are not rounded."""
     for axis in input.layout.partial:
-        if torch.promote_types(dtype, input.dtype) != dtype:
+        if not keeps_sums(dtype, input.dtype):
             raise rounded(axis, "input", op, input.dtype, dtype)
     return _CAST.infer(op, (input,), {})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
+from meshwright.check.refusal import not_counted
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import demand_even, relabelled
 from meshwright.check.rules_view import expand, flat, from_front
@@ -101,8 +102,20 @@ def repeat_interleave(
     return relabelled("repeat_interleave", input, labels, labels, (), {at: input.whole[at] * repeats})
 
 
+def demand_counts(op: str, name: str, counts: Operand) -> None:
+    """`counts`, which say how many positions there are of something, are no sum over ranks.
+
+    Errors: `Refused`; in a region, where each rank has positions of its own, they are read as its own.
+    """
+    for axis in counts.layout.partial:
+        raise not_counted(axis, name, op)
+
+
 def _counted(terms: Sequence[Term], value: Sum, at: Label, out: Labels, size: Any) -> Result:
     """Each position of a dim, which is whole, as often as a tensor says; how many come out is said or unknown."""
+    repeats = terms[-1].given
+    assert isinstance(repeats, Operand)
+    demand_counts("repeat_interleave", "repeats", repeats)
     length = size if isinstance(size, int) else 0
     one = propagate("repeat_interleave", terms, value, out, along={at: ""}, lengths={"copies": length})
     if isinstance(size, int):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.check.algebra import Result
+from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import relabelled
 from meshwright.check.rules_pieces import cat, flip, split, stack
 from meshwright.check.rules_view import from_front
+from meshwright.check.term import Factor, Label, Term
 
 
 @pure("tensor_split")
@@ -52,6 +53,20 @@ def vstack(tensors: tuple[Operand, ...]) -> Result:
     if len(tensors[0].shape) < 2:
         raise TypeError("vectors: stack says what is meant")
     return cat(tensors, 0)
+
+
+@pure("block_diag")
+def block_diag(*tensors: Operand) -> Result:
+    """Matrices along the diagonal of one, which are whole; linear in all."""
+    terms = []
+    for n, one in enumerate(tensors):
+        labels = (("row", n), ("column", n))[2 - len(one.shape) :]
+        terms.append(Term(f"tensors[{n}]", one, labels))
+    shapes = [((1,) * (2 - len(one.whole)) + one.whole) for one in tensors]
+    lengths: dict[Label, int] = {end: sum(shape[n] for shape in shapes) for n, end in enumerate(("rows", "columns"))}
+    along: dict[Label, str] = {label: "" for term in terms for label in term.labels}
+    value = [(Factor(n),) for n in range(len(terms))]
+    return propagate("block_diag", terms, value, ("rows", "columns"), along=along, lengths=lengths)
 
 
 @pure("column_stack")

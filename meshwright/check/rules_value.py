@@ -51,8 +51,8 @@ def _origin(check: TypeCheck, name: str, x: Any) -> Origin | None:
     if not check.local or name not in ("tolist", "item") or x.dtype.is_floating_point or x.dtype.is_complex:
         return None
     kinds = check.operand(x).layout
-    axes = frozenset(axis for axis, kind in kinds.items() if kind is V or isinstance(kind, Shard))
-    return Origin(Source.INDEX, axes, f"x.{name}()") if axes and P not in kinds.values() else None
+    axes = frozenset(axis for axis, kind in kinds.items() if kind in (V, P) or isinstance(kind, Shard))
+    return Origin(Source.INDEX, axes, f"x.{name}()") if axes else None
 
 
 def _remembering(value: Any, origin: Origin) -> Any:

@@ -81,7 +81,7 @@ class ProcessGroups:
 
     def __init__(self, dims: ParallelismDims, device_type: str, *, stored: bool = False) -> None:
         self.dims = dims
-        kept = {DP_SHARD} if stored and dims.dp_replicate * dims.base[DP_SHARD] == 1 else set()
+        kept = {DP_SHARD} if stored and (dims.dp_replicate == 1 or dims.ep > 1) else set()
         on = tuple(axis for axis, degree in dims.base.items() if degree > 1 or axis in kept) or (DP_SHARD,)
         self.mesh = _mesh(dist.group.WORLD, device_type, tuple(dims.base[axis] for axis in on), on)
         self.stage_mesh = _without(PP, self.mesh)

@@ -15,7 +15,7 @@ from meshwright.models.decoder import Block, Decoder
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
 from meshwright.models.layouts import Plan
-from meshwright.models.rope import Rope, RopeScaling, Yarn
+from meshwright.models.rope import Rope, Stretch
 from meshwright.models.spec import ModelSpec, flag
 
 
@@ -79,7 +79,7 @@ class DecoderSpec(ModelSpec):
             if not holds
         ]
 
-    def rope_scaling(self) -> RopeScaling | Yarn | None:
+    def rope_scaling(self) -> Stretch | None:
         """How the rotary wavelengths are stretched."""
         return None
 

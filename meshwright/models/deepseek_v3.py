@@ -123,6 +123,7 @@ _SIZES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "expert_hidden": 128,
             "groups": 4,
             "active_groups": 2,
+            "balance_rate": 0.03,
             "q_latent": 96,
             "kv_latent": 64,
             "nope_dim": 32,

@@ -74,9 +74,9 @@ def _ends(counts: Tensor) -> Tensor:
 
 
 class _Picked(torch.autograd.Function):
-    """x[N, ...] -> [N * copies, ...]: row `order[i] // copies` at place i; inverse: of the permutation `order`.
+    """x[N, ...] -> [N * copies, ...]: row `order[i] // copies` at place i. inverse: of the permutation `order`.
 
-    A sum over the copies of a row is taken in the order of its routes; that of an index's own gradient is not given.
+    The gradient of a row is the sum over its copies in their first order; an index alone would add them in any.
     """
 
     @staticmethod

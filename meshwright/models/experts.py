@@ -75,7 +75,7 @@ class Experts(Module):
 
     def forward(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         found = self.dispatch(x.flatten(0, -2), chosen.flatten(0, -2), self._compute)
-        return (found * weights.flatten(0, -2).unsqueeze(-1)).sum(1).view_as(x)
+        return (found * weights.flatten(0, -2).unsqueeze(-1)).sum(1).view(x.shape)
 
     def _compute(self, rows: Tensor, offsets: Tensor) -> Tensor:
         gate = grouped_linear(rows, self.w1, offsets, filled=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
 from meshwright.errors import Problem
-from meshwright.models.attention import DotProduct
+from meshwright.models.attention import DotProduct, legal_tp
 from meshwright.models.layers import Linear, RMSNorm
 from meshwright.models.rope import rotate
 
@@ -62,13 +62,12 @@ class LatentAttention(Module):
             heads = self.heads
             if heads % dims.tp == 0:
                 return []
-            legal = ", ".join(str(tp) for tp in range(1, heads + 1) if heads % tp == 0)
             return [
                 Problem(
                     where=path,
                     what=f"{heads} heads do not split over tp {dims.tp}",
                     why="a rank holds whole heads, each with its own keys and values",
-                    fix=f"parallel.tp = one of {legal}",
+                    fix=f"parallel.tp = one of {', '.join(map(str, legal_tp(heads, heads)))}",
                 )
             ]
 

@@ -38,7 +38,19 @@ class LatentHeads(DecoderSpec):
         return self.rope_dim
 
     def problems(self) -> list[Problem]:
-        return super().problems() or pairs("rope_dim", self.rope_dim)
+        return super().problems() or [*pairs("rope_dim", self.rope_dim), *self._uniform()]
+
+    def _uniform(self) -> list[Problem]:
+        if self.scaling is None or self.theta > 1:
+            return []
+        return [
+            Problem(
+                where="model.theta",
+                what=f"{self.theta}, with wavelengths that are stretched",
+                why="the stretch goes over from pair to pair of features, each slower than the one before",
+                fix="--model.theta above 1",
+            )
+        ]
 
     def tp_copies(self, tp: int) -> int:
         return 1

@@ -19,6 +19,8 @@ SPREAD: Final = SpmdLayout({DP_REPLICATE: R, EFSDP: R, EP: S(0)})
 CHARGE: Final = SpmdLayout({DP: P, CP: P, TP: P})
 """What routers are charged, a sum over tokens."""
 
+_BACK: Final = "what experts make of a token comes back to where it is"
+
 
 def tokens(plan: Plan) -> SpmdLayout:
     """What is routed, [batch, sequence, ...]: on tp a part of the sequence, or the same on every rank."""
@@ -92,6 +94,7 @@ def experts(plan: Plan) -> ShardingConfig:
         out_src_shardings=out,
         local_map=LocalMapConfig(
             in_grad_shardings={"x": routes.dual, "weights": routes.dual, "chosen": None},
+            claims=dict.fromkeys((DP, CP, *([TP] if plan.experts_spread else [])), _BACK),
             mesh="sparse" if plan.experts_spread else "dense",
         ),
     )

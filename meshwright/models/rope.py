@@ -7,6 +7,7 @@ neighbours instead: their rows are reordered once, as they are loaded (`in_halve
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,17 +21,14 @@ from meshwright.models.spec import MOST
 
 
 @dataclass(frozen=True, kw_only=True)
-class RopeScaling:
-    """Stretches the slow frequencies of a model that was trained on shorter sequences, as Llama 3.1 does.
+class Stretch(ABC):
+    """How the slow frequencies of a model that was trained on shorter sequences are stretched.
 
-    factor: by how much; low, high: waves per `length` tokens below which a frequency is stretched by the whole
-    factor, above which it stays; length: tokens in the sequences it was trained on first.
+    factor: by how much; length: tokens in the sequences it was trained on first.
     """
 
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    length: int = 8192
+    factor: float
+    length: int
 
     @property
     def amplitude(self) -> float:
@@ -39,28 +37,40 @@ class RopeScaling:
 
     def ranges(self) -> dict[str, tuple[bool, str]]:
         """Field -> whether it is in its range, and which that is."""
-        return {
-            "factor": (0 < self.factor < math.inf, "above 0, and finite"),
-            "low": (0 < self.low < math.inf, "above 0, and finite"),
-            "high": (self.low < self.high < math.inf, f"above low {self.low}, and finite"),
-            "length": (1 <= self.length <= MOST, f"from 1 to {MOST}"),
-        }
+        return {"factor": _finite(self.factor), "length": (1 <= self.length <= MOST, f"from 1 to {MOST}")}
+
+    @abstractmethod
+    def kept(self, frequency: Tensor, index: Tensor, pairs: int, theta: float) -> Tensor:
+        """frequency[n], radians per position of the pairs of features `index`[n], of all `pairs` -> how much of each
+        stays as it is, from 0 to 1; the rest is stretched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling(Stretch):
+    """As Llama 3.1 does. low, high: waves per `length` tokens below which a frequency is stretched by the whole factor,
+    above which it stays."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    length: int = 8192
+
+    def ranges(self) -> dict[str, tuple[bool, str]]:
+        high = self.low < self.high < math.inf, f"above low {self.low}, and finite"
+        return {**super().ranges(), "low": _finite(self.low), "high": high}
 
     def kept(self, frequency: Tensor, index: Tensor, pairs: int, theta: float) -> Tensor:
-        """frequency[n], radians per position of the pairs `index`[n] of all `pairs` -> how much of each stays as it
-        is, from 0 to 1."""
         waves = self.length * frequency / (2 * math.pi)
         return ((waves - self.low) / (self.high - self.low)).clamp(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yarn:
-    """Stretches the slow frequencies, and sharpens attention with the length. Peng et al., arXiv:2309.00071.
+class Yarn(Stretch):
+    """With the stretch attention gets sharper. Peng et al., arXiv:2309.00071; the numbers are DeepSeek-V3's.
 
-    factor: by how much; beta_slow, beta_fast: waves per `length` tokens below which a frequency is stretched by the
-    whole factor, above which it stays; between them pairs go over evenly, by their number. length: tokens in the
-    sequences it was trained on first. mscale, mscale_all_dim: how much queries and keys grow with the factor, those
-    of rotary features and of all; DeepSeek-V3 has them alike, so that the products alone grow.
+    beta_slow, beta_fast: waves per `length` tokens below which a frequency is stretched by the whole factor, above
+    which it stays; between them pairs of features go over evenly, by their number. mscale, mscale_all_dim: how much
+    rotary features, and how much all, of queries and keys grow with the logarithm of the factor.
     """
 
     factor: float = 40.0
@@ -72,31 +82,22 @@ class Yarn:
 
     @property
     def amplitude(self) -> float:
-        """Factor of cosine and sine."""
         return self._grown(self.mscale) / self._grown(self.mscale_all_dim)
 
     @property
     def sharpness(self) -> float:
-        """Factor of the products of queries and keys."""
+        """Factor of the products of queries and keys, beside the amplitude's."""
         return self._grown(self.mscale_all_dim) ** 2
-
-    def ranges(self) -> dict[str, tuple[bool, str]]:
-        """Field -> whether it is in its range, and which that is."""
-        return {
-            "factor": (0 < self.factor < math.inf, "above 0, and finite"),
-            "beta_slow": (0 < self.beta_slow < math.inf, "above 0, and finite"),
-            "beta_fast": (self.beta_slow < self.beta_fast < math.inf, f"above beta_slow {self.beta_slow}, and finite"),
-            "length": (1 <= self.length <= MOST, f"from 1 to {MOST}"),
-            "mscale": (0 <= self.mscale < math.inf, "from 0, and finite"),
-            "mscale_all_dim": (0 <= self.mscale_all_dim < math.inf, "from 0, and finite"),
-        }
 
     def _grown(self, mscale: float) -> float:
         return 1.0 + 0.1 * mscale * math.log(max(self.factor, 1.0))
 
+    def ranges(self) -> dict[str, tuple[bool, str]]:
+        fast = self.beta_slow < self.beta_fast < math.inf, f"above beta_slow {self.beta_slow}, and finite"
+        grown = {name: (0 <= getattr(self, name) < math.inf, "from 0, and finite") for name in _MSCALES}
+        return {**super().ranges(), "beta_slow": _finite(self.beta_slow), "beta_fast": fast, **grown}
+
     def kept(self, frequency: Tensor, index: Tensor, pairs: int, theta: float) -> Tensor:
-        """frequency[n], radians per position of the pairs `index`[n] of all `pairs` -> how much of each stays as it
-        is, from 0 to 1."""
         first = max(math.floor(self._pair(self.beta_fast, pairs, theta)), 0)
         past = min(math.ceil(self._pair(self.beta_slow, pairs, theta)), 2 * pairs - 1)
         return 1 - ((index.float() - first) / max(past - first, _STEP)).clamp(0, 1)
@@ -106,6 +107,11 @@ class Yarn:
         return pairs * math.log(self.length / (waves * 2 * math.pi)) / math.log(theta)
 
 
+def _finite(value: float) -> tuple[bool, str]:
+    return 0 < value < math.inf, "above 0, and finite"
+
+
+_MSCALES: Final = ("mscale", "mscale_all_dim")
 _STEP: Final = 0.001
 """Width of a slope that has none."""
 
@@ -121,7 +127,7 @@ class Rope(Module):
 
         head_dim: int
         theta: float = 500_000.0
-        scaling: RopeScaling | Yarn | None = None
+        scaling: Stretch | None = None
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -49,10 +49,11 @@ def run(config: TrainConfig, recipe: str) -> None:
         corpus = _corpus(config, rank)
         assembled = assemble(config, backend, everyone, device)
         resumed = _resumed(config, recipe, corpus)
-        folder = RunFolder.inherited() or on_the_first(lambda: open_run(config, recipe, resumed))
-        trainer = Trainer(config, assembled, corpus, everyone, Keeper.of(config, folder.path))
+        trainer = Trainer(config, assembled, corpus, everyone)
         if resumed is not None:
             trainer.resume(resumed.checkpoint)
+        folder = RunFolder.inherited() or on_the_first(lambda: open_run(config, recipe, resumed))
+        trainer.keeper = Keeper.of(config, folder.path)
         if rank.index == 0:
             _shown(config, folder, trainer, resumed)
         else:
@@ -65,8 +66,12 @@ def _shown(config: TrainConfig, folder: RunFolder, trainer: Trainer, resumed: Re
     """The rank that has the terminal and writes the run folder."""
     records = folder.rewind(trainer.done.step)
     folder.write_config(config)
-    screen = Screen(terminal.out(), config.training.steps, (*COLUMNS, BUSIEST) if trainer.run.balance.layers else COLUMNS)
-    about = trainer.keeper.describe() | (resumed.describe() if resumed is not None else {})
+    screen = Screen(
+        terminal.out(), config.training.steps, (*COLUMNS, BUSIEST) if trainer.run.balance.layers else COLUMNS
+    )
+    about = trainer.keeper.describe(resumed.marker.course if resumed is not None else None)
+    if resumed is not None:
+        about |= resumed.describe(config.training.steps)
     screen.header(describe(config, trainer.run, trainer.corpus, folder) | about)
     with open_metrics(folder, tensorboard=config.output.tensorboard, earlier=records) as metrics, screen:
 

@@ -127,3 +127,63 @@ def test_what_every_rank_has_does_not_meet_what_differs_without_a_gradient_decla
         in_types=({"tp": R}, {"tp": S(0)}), out_types={"tp": S(1)}, in_grad_types=({"tp": P}, {"tp": S(0)})
     )
     assert accepted(lambda: right(expert)(given(R, 4, 3), given(S(0), 2, 3))) == {"tp": S(1)}
+
+
+def lengths(kind):
+    return spmd.assert_type(torch.tensor([1, 3]), {"tp": kind})
+
+
+def test_lengths_that_are_read_in_a_region_remember_that_they_differ():
+    def program():
+        n = lengths(V).tolist()
+        rows = given(V, 4, 2)
+        same = [rows.split(n)[0], rows[: n[0]], rows.narrow(0, 0, n[1]), rows.view(n[0], -1), given(R, 4) * n[0]]
+        return {spmd.layout_of(each)["tp"] for each in same}
+
+    assert accepted(program, local=True) == {V}
+    assert accepted(lambda: torch.ones(4).repeat_interleave(torch.ones(4, dtype=torch.int64)).sum(), local=True) == {}
+    for use in (lambda n: given(R, 4).split(n), lambda n: given(R, 4)[: n[0]], lambda n: given(R, 4).view(n[0], -1)):
+        refused(lambda use=use: use(lengths(V).tolist()), Code.RANK, local=True)
+    refused(lambda: lengths(V).tolist(), Code.READ)
+    refused(lambda: given(V, 4).tolist(), Code.READ, local=True)
+
+
+def test_an_answer_to_a_plain_length_is_none_to_one_that_differs():
+    def program():
+        x, n = given(R, 4, 2), lengths(V).tolist()
+        assert spmd.layout_of(x[:1]) == {"tp": R}
+        return x[: n[0]]
+
+    refused(program, Code.RANK, local=True)
+
+
+def test_counts_of_rows_that_a_rank_has_of_its_own_say_how_many_there_are():
+    def counts():
+        places = spmd.assert_type(torch.tensor([0, 1, 1, 1]), {"tp": S(0)})
+        return torch.bincount(places, minlength=2)
+
+    def copies():
+        return torch.arange(2).repeat_interleave(counts(), output_size=4)
+
+    assert accepted(counts) == {"tp": P}
+    assert accepted(copies, local=True) == {"tp": V}
+    refused(copies, Code.NOT_LINEAR)
+    assert accepted(lambda: spmd.all_to_all(counts(), "tp", src=V, dst=V), local=True) == {"tp": V}
+    refused(lambda: spmd.all_to_all(counts(), "tp", src=V, dst=V), Code.OTHER_TYPE)
+    refused(lambda: 1 / counts(), Code.NOT_LINEAR, local=True)
+
+
+def test_a_dim_that_nothing_cuts_is_one_whatever_it_was_made_of():
+    assert accepted(lambda: spmd.convert(given(R, 3, 2, 2).flatten(0, 1), "tp", src=R, dst=S(0))) == {"tp": S(0)}
+    flat = accepted(lambda: spmd.all_to_all(given(V, 1, 2, 2).flatten(0, 1), "tp", src=V, dst=V))
+    assert flat == {"tp": V}
+
+
+def test_a_flattened_dim_is_a_list_under_another_mesh():
+    other = spmd.mesh(ep=4)
+    with spmd.set_current_mesh(MESH), spmd.typecheck():
+        rows = given(S(1), 2, 3, 4, dp=S(0)).flatten(0, 1)
+        with spmd.set_current_mesh(other), spmd.local():
+            assert spmd.layout_of(rows * 1) == {"ep": V}
+        with spmd.set_current_mesh(other), pytest.raises(SpmdTypeError, match="unflatten the dim"):
+            rows * 1

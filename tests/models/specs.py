@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from meshwright.models.deepseek_v3 import DeepseekV3
 from meshwright.models.qwen3_moe import Qwen3Moe
-from meshwright.train.config import TrainConfig
+from meshwright.parity.shapes import EPSILON
+from meshwright.train.config import OptimizerConfig, TrainConfig
 from tests.parity.harness import small_qwen3
+
+OPTIMIZER = OptimizerConfig(epsilon=EPSILON)
 
 
 def small_qwen3_moe(**numbers: object) -> TrainConfig:
@@ -15,7 +18,7 @@ def small_qwen3_moe(**numbers: object) -> TrainConfig:
     config = small_qwen3()
     sizes = {**vars(config.model), "experts": 8, "active": 2, "expert_hidden": 24, **numbers}
     del sizes["hidden"]
-    return replace(config, model=Qwen3Moe(**sizes))
+    return replace(config, model=Qwen3Moe(**sizes), optimizer=OPTIMIZER)
 
 
 def small_deepseek_v3(**numbers: object) -> TrainConfig:
@@ -40,7 +43,7 @@ def small_deepseek_v3(**numbers: object) -> TrainConfig:
         "rope_dim": 6,
         "value_dim": 8,
     }
-    return replace(small_qwen3(), model=DeepseekV3(**{**sizes, **numbers}))
+    return replace(small_qwen3(), model=DeepseekV3(**{**sizes, **numbers}), optimizer=OPTIMIZER)
 
 
 def small_latent(**numbers: object) -> TrainConfig:

@@ -189,3 +189,9 @@ def test_numbers_of_the_scaling_are_in_their_ranges(name):
     (problem, *_) = small_deepseek_v3(scaling=Yarn(**{name: -1})).model.problems()
     assert problem.where == f"model.scaling.{name}"
     assert small_deepseek_v3(scaling=Yarn()).model.problems() == []
+
+
+def test_wavelengths_that_are_stretched_differ():
+    assert small_deepseek_v3(theta=1.0).model.problems() == []
+    (problem,) = small_deepseek_v3(theta=1.0, scaling=Yarn()).model.problems()
+    assert (problem.where, problem.fix) == ("model.theta", "--model.theta above 1")

@@ -10,9 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+import meshwright.spmd as spmd
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import axis
+from meshwright.comm.shapes import mesh
 from meshwright.comm.threads import run_ranks
 from meshwright.core.init import TruncatedNormal, key_of
 from meshwright.core.place import Place
@@ -174,6 +177,71 @@ def test_ranks_with_other_numbers_of_tokens_and_with_none():
             lambda place, share=share: Routes(*(each.split(share)[place] for each in vars(given).values())),
         )
         assert_close([torch.cat(parts) for parts in zip(*found, strict=True)], run(module, given), 1e-12)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_with_every_expert_cut_over_ranks_their_parts_add_up(tp):
+    """Columns of w1 and w3 with rows of w2: outcomes and gradients of what all ranks have are parts of a sum."""
+    module, given = experts(), routes(IMBALANCE["an expert without tokens"])
+    dims = {"w1": 1, "w2": 2, "w3": 1}
+    found = []
+    for place in range(tp):
+        mine = Experts.Config(experts=EXPERTS, dim=DIM, hidden=24 // tp).build()
+        for name, dim in dims.items():
+            setattr(mine, name, torch.nn.Parameter(getattr(module, name).detach().chunk(tp, dim)[place]))
+        found.append(run(mine, given))
+    y, of_x, of_weights, *of_states = zip(*found, strict=True)
+    sums = [sum(parts) for parts in (y, of_x, of_weights)]
+    pieces = [torch.cat(parts, dim) for parts, dim in zip(of_states, dims.values(), strict=True)]
+    assert_close([*sums, *pieces], run(module, given), 1e-12)
+
+
+def recomputed(module: Experts, given: Routes) -> Tensor:
+    return checkpoint(module, given.x, given.weights, given.chosen, use_reentrant=False)
+
+
+def test_a_block_that_is_computed_again_for_backward_gives_the_same_bits():
+    """Tokens travel again then, on all ranks."""
+    given = routes(IMBALANCE["a rank without tokens"])
+
+    def program(rank: int) -> bool:
+        group = axis("tp")
+        mine = Experts.Config(experts=EXPERTS, dim=DIM, hidden=24).build()
+        for name, states in vars(experts())["_parameters"].items():
+            setattr(mine, name, torch.nn.Parameter(states.detach().chunk(2)[group.index]))
+        mine.dispatch = AllToAll(EXPERTS, group)
+        part = given.parts(2, group.index)
+        again = with_gradients(mine, part, lambda given: recomputed(mine, given))
+        return all(torch.equal(a, b) for a, b in zip(again, run(mine, part), strict=True))
+
+    assert run_ranks(ParallelismDims(tp=2), program) == [True, True]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_types_say_whose_gradients_are_to_be_summed(device):
+    """Over efsdp, whose ranks have the same experts; not over ep, whose ranks have others."""
+    view = mesh(efsdp=2, ep=2)
+    module = Experts.Config(experts=EXPERTS // 2, dim=DIM, hidden=24).build().to(device)
+    module.dispatch = AllToAll(EXPERTS, view["ep"])
+    given = routes(lambda scores: scores)
+    x, weights = (each.float().to(device).requires_grad_() for each in (given.x, given.weights))
+    chosen = given.chosen.to(device)
+    tokens, states = {"efsdp": spmd.V, "ep": spmd.V}, {"efsdp": spmd.R, "ep": spmd.V}
+    with spmd.set_current_mesh(view), spmd.typecheck(), spmd.local():
+        for each in (x, weights, chosen):
+            spmd.assert_type(each, tokens)
+        for param in module.parameters():
+            spmd.assert_type(param, states)
+        y = module(x, weights, chosen)
+        spmd.assert_type(y, tokens)
+        loss = y.sum()
+        for name in view:
+            loss = spmd.reinterpret(loss, name, src=spmd.V, dst=spmd.P)
+        loss.backward()
+        for each in (x, weights):
+            spmd.assert_type(each.grad, tokens)
+        for param in module.parameters():
+            spmd.assert_type(param.grad, {"efsdp": spmd.P, "ep": spmd.V})
 
 
 def test_first_weights_depend_on_name_and_place_alone():

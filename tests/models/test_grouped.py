@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -114,6 +115,18 @@ def test_any_strides(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_is_never_taken_may_be_odd(way):
+    """Of one row, and of the one group of weights."""
+    x, weight, grad = sample(1, 8, 12, 1, torch.float32)
+    odd = x.detach().as_strided((1, 8), (3, 1)).requires_grad_()
+    odd_weight = weight.detach().as_strided((1, 12, 8), (5, 8, 1)).requires_grad_()
+    odd_grad = grad.as_strided((1, 12), (3, 1))
+    found = with_gradients(WAYS[way], odd, odd_weight, ends([1]), odd_grad)
+    true = with_gradients(WAYS[way], x, weight, ends([1]), grad)
+    assert all(torch.equal(a, b) for a, b in zip(found, true, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_the_gradient_of_a_sum_is_one_number_spread_over_all_places(way):
     for rows, lengths in ((12, [3, 1, 8]), (1, [0, 1, 0])):
         x, weight, _ = sample(rows, 8, 12, 3, torch.float32)
@@ -129,13 +142,17 @@ def test_runs_repeat_to_the_last_bit():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+WITHOUT_VALUES = {"meta": nullcontext, "meta by default": lambda: torch.device("meta"), "fake": FakeTensorMode}
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("fake", [False, True], ids=["meta", "fake"])
-def test_shapes_are_known_without_values(fake, dtype):
-    with FakeTensorMode() if fake else torch.device("meta"):
-        x = torch.empty(10, 5, dtype=dtype, requires_grad=True)
-        weight = torch.empty(3, 7, 5, dtype=dtype, requires_grad=True)
-        y = grouped_linear(x, weight, torch.empty(3, dtype=torch.int32))
+@pytest.mark.parametrize("context", WITHOUT_VALUES.values(), ids=WITHOUT_VALUES)
+def test_shapes_are_known_without_values(context, dtype):
+    device = "meta" if context is nullcontext else None
+    with context():
+        x = torch.empty(10, 5, dtype=dtype, device=device, requires_grad=True)
+        weight = torch.empty(3, 7, 5, dtype=dtype, device=device, requires_grad=True)
+        y = grouped_linear(x, weight, torch.empty(3, dtype=torch.int32, device=device))
         assert (y.shape, y.dtype) == ((10, 7), dtype)
         y.sum().backward()
     for each in (x, weight):

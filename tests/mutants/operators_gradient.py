@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
+from meshwright.types.kinds import Shard
 from tests.mutants.operator import NO_MEANING, is_of_gradients, of_gradients, on_others, operator
 from tests.mutants.program import Program
 from tests.mutants.rewrite import (
@@ -50,6 +51,19 @@ def gradient_twice(program: Program) -> Iterator[Edit]:
 def gradient_elsewhere(program: Program) -> Iterator[Edit]:
     for call in of_gradients(program):
         yield from on_others(program, call, 1)
+
+
+@operator("gradient divided by the ranks of its shards")
+def gradient_averaged(program: Program) -> Iterator[Edit]:
+    """As where a mean over ranks is wanted of the loss, and each rank has the whole gradient of its own part."""
+    kept = [name for name in program.inputs if f"{name}.grad" in program.outputs]
+    for node in program.tree.body:
+        if isinstance(node, ast.Expr) and ast.unparse(node).endswith(".backward()"):
+            for name in kept:
+                for axis, kind in program.inputs[name].items():
+                    if isinstance(kind, Shard):
+                        divided = f"{name}.grad = {name}.grad / spmd.axis_size({axis!r})"
+                        yield edit(node, [node, statement(divided)], axis)
 
 
 @operator("wrong backward")

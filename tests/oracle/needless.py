@@ -19,7 +19,7 @@ NEEDLESS: Final[Mapping[str, str]] = {
     **dict.fromkeys(["copy", "fill", "mul_", "_foreach_copy", "__setitem__"], _WRITTEN),
     **dict.fromkeys(["xlogy", "xlog1py"], _TORN),
     "masked_fill": "-inf is the same in every part of a sum; any other number is not, and the rule does not ask which",
-    **dict.fromkeys(["masked_select", "__getitem__"], _PICKED),
+    **dict.fromkeys(["masked_select", "__getitem__", "repeat_interleave"], _PICKED),
     "heaviside": "its second operand counts only where the first is exactly 0",
     "expand_as": "a sum in the shape of a tensor that is cut on the axis of the sum: the other's type is not P",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 
 from tests.oracle.sample import Sample, chances, places, positive, real, sample, unit
@@ -12,9 +13,25 @@ X, SEQ, IMG = (12, 12), (2, 12, 12), (4, 12, 8, 8)
 REDUCED = ("mean", "sum", "none")
 PAIRED = ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"]
 
+
+def layered(x, w, b):
+    return torch.native_layer_norm(x, [12], w, b, 1e-5)
+
+
+def directed(v, g, dim):
+    """torch reads past the end of lengths that are fewer than the directions: that they fit is asked for first."""
+    others = tuple(n for n in range(v.dim()) if n != dim)
+    torch.broadcast_tensors(v.sum(others), g.flatten())
+    return torch._weight_norm(v, g, dim)
+
+
 NORMS: list[Sample] = [
     sample("layer_norm", lambda x, w, b: F.layer_norm(x, (12,), w, b), X, (12,), (12,)),
     sample("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), SEQ),
+    sample("native_layer_norm", layered, X, (12,), (12,), mixed=False),
+    sample("native_layer_norm", lambda x: torch.native_layer_norm(x, x.shape[1:], None, None, 1e-5), SEQ),
+    sample("_weight_norm", partial(directed, dim=0), X, (12, 1)),
+    sample("_weight_norm", partial(directed, dim=2), SEQ, (1, 1, 12)),
     sample("rms_norm", lambda x, w: F.rms_norm(x, (12,), w), X, (12,)),
     sample("rms_norm", lambda x: F.rms_norm(x, x.shape[-1:]), X),
     sample("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b), (4, 12, 4), (12,), (12,)),

@@ -20,6 +20,17 @@ def flash(q, k, v):
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
 
 
+def heads(q, kv, w_in, b_in, w_out, b_out):
+    more = (None, None, False, 0.0, w_out, b_out)
+    return F.multi_head_attention_forward(q, kv, kv, q.shape[-1], 2, w_in, b_in, *more)
+
+
+def causal(x, w_in, w_out):
+    mask = torch.ones(x.shape[0], x.shape[0], dtype=torch.bool).triu(1)
+    more = (None, None, False, 0.0, w_out, None, True, None, False, mask)
+    return F.multi_head_attention_forward(x, x, x, x.shape[-1], 2, w_in, None, *more)[0]
+
+
 MATMUL: list[Sample] = [
     sample("matmul", torch.matmul, X, X),
     sample("matmul", torch.matmul, Z, Z),
@@ -102,6 +113,8 @@ MATMUL: list[Sample] = [
         (6, 4, 6),
         mask(6, 4, 4),
     ),
+    sample("multi_head_attention_forward", heads, (6, 4, 4), (6, 4, 4), (12, 4), (12,), (4, 4), (4,)),
+    sample("multi_head_attention_forward", causal, (6, 4, 4), (12, 4), (4, 4), mixed=False),
     sample(
         "_scaled_dot_product_flash_attention_for_cpu",
         flash,

@@ -130,6 +130,8 @@ VIEW: list[Sample] = [
         for name in ["hstack", "vstack", "dstack", "column_stack", "row_stack"]
         if hasattr(torch, name)
     ),
+    sample("block_diag", torch.block_diag, X, (4, 6)),
+    sample("block_diag", torch.block_diag, (12,), (6, 4), ()),
     sample("pad", lambda x: F.pad(x, (1, 2)), X),
     sample("pad", lambda x: F.pad(x, (1, 2), value=1.0), X),
     *(

@@ -25,7 +25,7 @@ from tests.parity.harness import (
     small,
 )
 from tests.parity.processes import on_processes
-from tests.parity.test_compute import assert_compiled_once
+from tests.parity.test_compute import assert_compiled_once, computed
 from tests.processes import ranks
 
 BACKENDS = ("spmd_types", "full_dtensor", "partial_dtensor")
@@ -132,7 +132,7 @@ def test_weights_are_gathered_and_their_gradients_summed_as_often_as_without(tie
 
 @pytest.mark.parametrize("layout", [{"cp": 2}, {"tp": 2}, {"dp_shard": 2}, {"pp": 2}], ids=str)
 def test_blocks_and_parts_compile_once_for_all_steps(layout, batches):
-    assert_compiled_once(layout, batches, loss_chunks=2)
+    assert_compiled_once(computed(layout, compile=True, loss_chunks=2), batches)
 
 
 class Largest(TorchDispatchMode):

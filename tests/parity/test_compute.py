@@ -98,8 +98,7 @@ def _steps(rank, config, batches, count):
     return numbers, graphs
 
 
-def assert_compiled_once(layout, batches, **compute):
-    config = computed(layout, compile=True, **compute)
+def assert_compiled_once(config, batches):
     eager = replace(config, compute=replace(config.compute, compile=False))
     true = ranks(2).run(_steps, eager, batches, 4)
     found = ranks(2).run(_steps, config, batches, 4)
@@ -113,19 +112,19 @@ def assert_compiled_once(layout, batches, **compute):
 
 @pytest.mark.parametrize("layout", COMPILED, ids=str)
 def test_blocks_and_loss_compile_once_for_all_steps(layout, batches):
-    assert_compiled_once(layout, batches)
+    assert_compiled_once(computed(layout, compile=True), batches)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", DTENSORS, ids=str)
 def test_dtensors_compile_once_too(layout, batches):
-    assert_compiled_once(layout, batches)
+    assert_compiled_once(computed(layout, compile=True), batches)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["full", "ops"])
 def test_recomputed_blocks_compile_too(recompute, batches):
-    assert_compiled_once({"tp": 2}, batches, recompute=recompute)
+    assert_compiled_once(computed({"tp": 2}, compile=True, recompute=recompute), batches)
 
 
 def test_what_needs_one_backward_is_refused_where_a_schedule_splits_it():

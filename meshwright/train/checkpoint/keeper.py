@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from meshwright.train.assemble import Assembly
 from meshwright.train.checkpoint.marker import Marker, Progress
-from meshwright.train.checkpoint.recipe import recipe_of
+from meshwright.train.checkpoint.recipe import course_of, recipe_of
 from meshwright.train.checkpoint.resume import checkpoint_folder
 from meshwright.train.checkpoint.save import save
 from meshwright.train.checkpoint.together import world
@@ -33,11 +34,14 @@ class Keeper:
         folder = checkpoint_folder(config, run)
         return cls(folder=folder, every=own.every, keep=own.keep, last=config.training.steps)
 
-    def describe(self) -> dict[str, str]:
-        """For the head of the screen: name -> value; nothing where nothing is kept."""
+    def describe(self, before: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """For the head of the screen: name -> value; nothing where nothing is kept. before: the course of the run that
+        goes on."""
         if not self.every:
             return {}
-        return {"checkpoints": f"every {self.every} steps, the newest {self.keep}, in {self.folder}"}
+        same = before is not None and (self.every, self.keep) == (before.get("every"), before.get("keep"))
+        kept = f"every {self.every} steps, the newest {self.keep}, in {self.folder}"
+        return {"checkpoints": f"{kept}, as before" if same else kept}
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint follows this step."""
@@ -50,6 +54,7 @@ class Keeper:
             progress=progress,
             stream=stream.state_dict(),
             recipe=recipe_of(config),
+            course=course_of(config),
             ranks=str(run.backend.dims),
             world=world(),
         )

@@ -35,7 +35,8 @@ class File:
 @dataclass(frozen=True, kw_only=True)
 class Marker:
     """progress: of the run; stream: the position in the data, as `BatchStream.state_dict` says it; recipe: what
-    resuming holds against its own; ranks: those that saved it, in words; world: their number; files: name -> file."""
+    resuming holds against its own; ranks: those that saved it, in words; world: their number; files: name -> file;
+    course: what may change when it goes on, as it was, `course_of`."""
 
     progress: Progress
     stream: Mapping[str, Any]
@@ -43,6 +44,7 @@ class Marker:
     ranks: str
     world: int
     files: Mapping[str, File] = field(default_factory=dict)
+    course: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self) -> str:
         """As JSON."""

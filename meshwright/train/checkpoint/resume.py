@@ -6,6 +6,7 @@ came after it in the old one stays.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshwright.errors import ConfigError, Problem
 from meshwright.train.checkpoint.folder import PARTIAL, checkpoints_in, make, step_of
-from meshwright.train.checkpoint.marker import Marker, read_marker
+from meshwright.train.checkpoint.marker import MARKER, Marker, read_marker
 from meshwright.train.show.run_folder import RunFolder, folder_of_runs
 
 if TYPE_CHECKING:
@@ -32,15 +33,27 @@ VARIABLE: Final = "MESHWRIGHT_RESUME"
 
 @dataclass(frozen=True)
 class Resumed:
-    """A checkpoint to go on from. run: the run folder that goes on; None where a new one is begun."""
+    """A checkpoint to go on from. run: the run folder that goes on; None where a new one is begun; folder: the
+    `checkpoint.folder` that goes on, where there is one."""
 
     checkpoint: Path
     marker: Marker
     run: Path | None
+    folder: str | None = None
 
-    def describe(self) -> dict[str, str]:
-        """For the head of the screen: name -> value."""
-        return {"resumed": f"{self.checkpoint}, step {self.marker.progress.step} of {self.marker.ranks}"}
+    def describe(self, steps: int) -> dict[str, str]:
+        """For the head of the screen of a run of so many steps: name -> value."""
+        text = f"{self.checkpoint}, step {self.marker.progress.step} of {self.marker.ranks}"
+        before = self.marker.course.get("steps", steps)
+        if before != steps:
+            text += f"; the rate follows the curve of {steps} steps now, {before} before"
+        return {"resumed": text}
+
+    def keeps(self) -> dict[str, str]:
+        """Flags of what the run before kept, as this one keeps it unless it is told otherwise."""
+        course = self.marker.course
+        kept = {f"--checkpoint.{name}": str(course[name]) for name in ("every", "keep") if name in course}
+        return kept | ({"--checkpoint.folder": self.folder} if self.folder is not None else {})
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -58,6 +71,13 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+def inherit(arguments: Sequence[str], resumed: Resumed | None) -> list[str]:
+    """The arguments, and what the run before kept where they do not say it."""
+    said = {argument.partition("=")[0] for argument in arguments}
+    kept = resumed.keeps() if resumed is not None else {}
+    return [*arguments, *(word for flag, value in kept.items() if flag not in said for word in (flag, value))]
+
+
 def find(config: TrainConfig, title: str) -> Resumed | None:
     """What the recipe resumes; None for a run that begins. title: what its runs are called.
 
@@ -68,15 +88,15 @@ def find(config: TrainConfig, title: str) -> Resumed | None:
         return None
     try:
         if wanted != NEWEST:
-            checkpoint, run = _at(Path(wanted).expanduser())
+            checkpoint, run, folder = _at(Path(wanted).expanduser())
         elif config.checkpoint.folder is not None:
-            checkpoint, run = _newest(checkpoint_folder(config, Path())), None
+            checkpoint, run, folder = _newest(checkpoint_folder(config, Path())), None, config.checkpoint.folder
         else:
             run = _newest_run(folder_of_runs(config.output.folder), title)
-            checkpoint = _newest(run / CHECKPOINTS)
+            checkpoint, folder = _newest(_kept_by(run)), _own_folder(run)
     except OSError as error:
         raise _nothing(f"{error.filename} cannot be read: {error.strerror}") from error
-    return Resumed(checkpoint, read_marker(checkpoint), run)
+    return Resumed(checkpoint, read_marker(checkpoint), run, folder)
 
 
 def checkpoint_folder(config: TrainConfig, run: Path) -> Path:
@@ -104,8 +124,8 @@ def open_run(config: TrainConfig, title: str, resumed: Resumed | None) -> RunFol
     return run
 
 
-def _at(path: Path) -> tuple[Path, Path | None]:
-    """The checkpoint that a path means, and the run folder that goes on."""
+def _at(path: Path) -> tuple[Path, Path | None, str | None]:
+    """The checkpoint that a path means, and the run folder and the `checkpoint.folder` that go on."""
     if not path.exists():
         raise _nothing(f"{path} does not exist")
     if not path.is_dir():
@@ -113,22 +133,65 @@ def _at(path: Path) -> tuple[Path, Path | None]:
     if path.name.endswith(PARTIAL):
         raise _nothing(f"{path} is a save that did not come to its end")
     if step_of(path) is not None:
-        return path, None
+        return path, None, None
+    if (path / MARKER).is_file():
+        raise _misnamed(path)
     if (path / CHECKPOINTS).is_dir() or _is_run(path):
-        return _newest(path / CHECKPOINTS), path
-    is_own = path.name == CHECKPOINTS and _is_run(path.parent)
-    return _newest(path), path.parent if is_own else None
+        return _newest(_kept_by(path)), path, _own_folder(path)
+    if path.name == CHECKPOINTS and _is_run(path.parent):
+        return _newest(path), path.parent, None
+    return _newest(path), None, str(path)
 
 
 def _is_run(path: Path) -> bool:
     return RunFolder(path).config.is_file()
 
 
+def _own_folder(run: Path) -> str | None:
+    """The `checkpoint.folder` of a run; None where it is its own `checkpoints`."""
+    try:
+        folder = json.loads(RunFolder(run).config.read_text(encoding="utf-8"))["checkpoint"]["folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return folder if isinstance(folder, str) else None
+
+
+def _kept_by(run: Path) -> Path:
+    """The folder of the checkpoints of a run."""
+    own = _own_folder(run)
+    return run / CHECKPOINTS if own is None else Path(own).expanduser()
+
+
 def _newest(folder: Path) -> Path:
     found = checkpoints_in(folder)
     if not found:
-        raise _nothing(f"no complete checkpoint in {folder}")
+        whole = sorted(
+            marker.parent for marker in folder.glob(f"*/{MARKER}") if not marker.parent.name.endswith(PARTIAL)
+        )
+        raise _misnamed(whole[-1]) if whole else _nothing(f"no complete checkpoint in {folder}")
     return found[-1]
+
+
+def _misnamed(checkpoint: Path) -> ConfigError:
+    """Of a checkpoint that was given another name."""
+    step = read_marker(checkpoint).progress.step
+    named = checkpoint.with_name(f"step-{step}")
+    if named.exists():
+        named = checkpoint.with_name("other") / named.name
+    return ConfigError(
+        Problem(
+            where=FLAG,
+            what=f"{checkpoint} is a checkpoint, but its name is not step-{step}",
+            why="a checkpoint is known by its name, step-N for the one after step N",
+            fix=f"{_renamed(checkpoint, named)}, then {FLAG} {named}",
+        )
+    )
+
+
+def _renamed(old: Path, new: Path) -> str:
+    """The command that does it."""
+    made = "" if new.parent == old.parent else f"mkdir {new.parent} && "
+    return f"{made}mv {old} {new}"
 
 
 def _newest_run(output: Path, title: str) -> Path:
@@ -140,8 +203,8 @@ def _newest_run(output: Path, title: str) -> Path:
     runs = [path for match, path in sorted(found, key=lambda pair: (pair[0][1], int(pair[0][2] or 0)))]
     if not runs:
         raise _nothing(f"no run of {title} in {output}")
-    if not checkpoints_in(runs[-1] / CHECKPOINTS):
-        older = [run for run in runs if checkpoints_in(run / CHECKPOINTS)]
+    if not checkpoints_in(_kept_by(runs[-1])):
+        older = [run for run in runs if checkpoints_in(_kept_by(run))]
         raise _nothing(f"no complete checkpoint in {runs[-1]}", f"{FLAG} {older[-1]}" if older else "")
     return runs[-1]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import MeshwrightError, Problem
+from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.train.show.run_folder import RunFolder
 
 FRAMES = 3  # the last ones of an exception that nobody raised on purpose
@@ -37,17 +37,19 @@ class Report:
     text:    for a person: the message of a MeshwrightError, else the exception and its last frames
     seconds: since the epoch, when it was caught
     echo:    a collective found that another rank is gone
+    refused: what was asked for cannot be: nothing broke down
     """
 
     text: str
     seconds: float
     echo: bool = False
+    refused: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Report:
         """The report of an exception that was just caught; the frame that caught it is left out."""
         if isinstance(error, MeshwrightError):
-            return cls(text=str(error), seconds=time.time())
+            return cls(text=str(error), seconds=time.time(), refused=isinstance(error, ConfigError))
         frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:][-FRAMES:])
         text = "".join([*traceback.format_exception_only(error), *frames])
         return cls(text=text.rstrip(), seconds=time.time(), echo=_is_echo(error))
@@ -85,7 +87,8 @@ def in_order(failures: Sequence[Failure]) -> tuple[Failure, ...]:
 
 
 def problem_of(failures: Sequence[Failure], processes: int, folder: RunFolder) -> Problem:
-    """What to say of ranks that failed, the first cause in front: who it was, why, and where the logs are."""
+    """What to say of ranks that failed, the first cause in front: who it was, why, and where the logs are, if they are
+    kept."""
     first = failures[0]
     if first.report is not None:
         what = first.report.text
@@ -93,7 +96,8 @@ def problem_of(failures: Sequence[Failure], processes: int, folder: RunFolder) -
     else:
         what = f"{_death(first.code)}{''.join(f'{INDENT}| {line}' for line in _tail(folder.log(first.rank)))}"
         ranks = [first.rank]
-    return Problem(where=_name(ranks, processes), what=f"{what}{INDENT}logs: {folder.logs}")
+    logs = f"{INDENT}logs: {folder.logs}" if folder.logs.exists() else ""
+    return Problem(where=_name(ranks, processes), what=f"{what}{logs}")
 
 
 def _precedence(failure: Failure) -> tuple[int, float]:

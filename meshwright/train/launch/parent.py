@@ -61,6 +61,9 @@ def launch(command: Sequence[str], processes: int, folder: RunFolder, environmen
     finally:
         terminal.out().show_cursor()  # a rank that is ended amid its live screen leaves it hidden
     if failures:
+        first = failures[0].report
+        if first is not None and first.refused:
+            folder.discard_unbegun()
         raise RunError(problem_of(failures, processes, folder))
 
 

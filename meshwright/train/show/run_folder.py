@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
@@ -126,6 +127,11 @@ class RunFolder:
             raise ConfigError(
                 Problem(where=str(self.path), what=f"this run folder cannot be written: {error.strerror}")
             ) from error
+
+    def discard_unbegun(self) -> None:
+        """Remove the folder of a run that was refused before it began."""
+        if not self.config.exists():
+            shutil.rmtree(self.path)
 
     def rewind(self, step: int) -> list[StepRecord]:
         """Take the records after `step` out of metrics.jsonl, to be made anew; those that stay."""

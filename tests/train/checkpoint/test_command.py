@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,6 @@ config = TrainConfig(
     parallel=ParallelConfig(dp_shard=2),
     training=TrainingConfig(steps=5, length=16, batch=4, validation_batches=1),
     data=DataConfig(**{data!r}),
-    checkpoint=CheckpointConfig(every=2),
     output=OutputConfig(folder={output!r}),
 )
 """
@@ -56,7 +56,7 @@ def train(recipe, *arguments, **environment):
 
 
 def test_a_run_that_was_killed_amid_a_save_goes_on_in_its_folder_on_other_ranks(recipe):
-    ended = train(recipe, KILLED="yes")
+    ended = train(recipe, "--checkpoint.every", "2", KILLED="yes")
     assert ended.returncode == 1
     assert "rank 0: died of SIGKILL" in ended.stderr
     (run,) = (recipe.parent / "runs").iterdir()
@@ -67,7 +67,7 @@ def test_a_run_that_was_killed_amid_a_save_goes_on_in_its_folder_on_other_ranks(
     ended = train(recipe, "--resume", "--parallel.tp", "2", "--parallel.dp-shard", "1")
     assert (ended.returncode, ended.stderr) == (0, "")
     said = ended.stdout.splitlines()
-    assert any(line.startswith("checkpoints  every 2 steps, the newest 2, in ") for line in said)
+    assert f"checkpoints  every 2 steps, the newest 2, in {run}/checkpoints, as before" in said
     assert f"resumed      {run}/checkpoints/step-2, step 2 of dp_shard 2" in said
     assert [line.split(",")[0] for line in said if "saved" in line] == ["  saved step-4", "  saved step-5"]
     assert list((recipe.parent / "runs").iterdir()) == [run]
@@ -83,6 +83,18 @@ def test_a_run_that_was_killed_amid_a_save_goes_on_in_its_folder_on_other_ranks(
     ended = train(recipe, "--resume")
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: training.steps: 5 steps, and the checkpoint is of step 5")
+
+    copy = recipe.parent / "copies" / "step-5"
+    shutil.copytree(run / "checkpoints" / "step-5", copy)
+    file = sorted(copy.glob("__0_*"))[0]
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    ended = train(recipe, "--resume", "copies/step-5", "--training.steps", "7")
+    assert ended.returncode == 1
+    assert (
+        f"{copy.relative_to(recipe.parent)}: no whole checkpoint: {file.name} is not what was written" in ended.stderr
+    )
+    assert "logs:" not in ended.stderr
+    assert list((recipe.parent / "runs").iterdir()) == [run], "a run that was refused leaves nothing"
 
 
 @pytest.mark.parametrize(

@@ -112,5 +112,68 @@ def test_other_text_is_refused():
     config = small()
     position = numbered(16, 16).train(length=16, global_batch=4).state_dict()
     demand_same_data(config, marker(config, stream=position), numbered(16, 16))
-    with pytest.raises(ConfigError, match=r"data\.path: the saved stream has corpus '16 x 16', this one '17 x 16'"):
+    with pytest.raises(ConfigError, match=r"data\.path: the text of the standard library is not that of the standard"):
         demand_same_data(config, marker(config, stream=position), numbered(17, 16))
+
+
+class TestData:
+    """It is told by its name before any of it is read."""
+
+    @pytest.fixture
+    def texts(self, tmp_path):
+        for name in ("one.txt", "two.txt", "a.json", "b.json"):
+            (tmp_path / name).write_text(name)
+        return tmp_path
+
+    def of(self, texts, *names, **values):
+        return same_but(data=DataConfig(path=tuple(str(texts / name) for name in names), **values))
+
+    def test_another_file_is_refused_by_name(self, texts):
+        one, two = self.of(texts, "one.txt"), self.of(texts, "two.txt")
+        assert refused(two, one) == [
+            (
+                "data.path",
+                f"{texts}/two.txt, but {texts}/one.txt in the checkpoint",
+                f"--data.path {texts}/one.txt, or a new run",
+            )
+        ]
+        assert refused(one, small())[0][2] == "--data.path with nothing after it, or a new run"
+
+    def test_how_it_is_named_does_not_matter(self, texts, monkeypatch):
+        monkeypatch.chdir(texts)
+        assert refused(same_but(data=DataConfig(path=("./one.txt",))), self.of(texts, "one.txt")) == []
+
+    def test_a_file_that_was_moved_is_left_to_its_text(self, texts):
+        kept = self.of(texts, "one.txt")
+        (texts / "one.txt").rename(texts / "moved.txt")
+        assert refused(self.of(texts, "moved.txt"), kept) == []
+
+    def test_a_data_set_of_another_name_is_another(self):
+        one, two = (same_but(data=DataConfig(path=(name,))) for name in ("hf:a/one", "hf:a/two"))
+        assert refused(two, one)[0][1] == "hf:a/two, but hf:a/one in the checkpoint"
+
+    def test_another_tokenizer_is_refused_alone(self, texts):
+        mine, kept = (self.of(texts, "one.txt", tokenizer=str(texts / name)) for name in ("a.json", "b.json"))
+        assert [where for where, *_ in refused(mine, kept)] == ["data.tokenizer"]
+        assert [where for where, *_ in refused(self.of(texts, "one.txt"), kept)] == ["data.tokenizer"]
+
+    def test_a_checkpoint_that_does_not_name_it_is_left_to_its_text(self, texts):
+        kept = marker(small())
+        old = {name: value for name, value in kept.recipe.items() if name != "data.path"}
+        demand_same_run(self.of(texts, "one.txt"), replace(kept, recipe=old))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (same_but(training=training(batch=8)), "another order"),
+        (same_but(data=DataConfig(seed=3)), "another order"),
+        (same_but(data=DataConfig(field="body")), "the place in the data"),
+        (small(dim=64), "another model"),
+        (same_but(optimizer=OptimizerConfig(rate=1e-3)), "learn in another way"),
+    ],
+)
+def test_the_reason_is_that_of_the_field(config, reason):
+    with pytest.raises(ConfigError) as error:
+        demand_same_run(config, marker(small()))
+    assert reason in error.value.problems[0].why

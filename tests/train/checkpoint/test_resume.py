@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from dataclasses import replace
 
 import pytest
 
 from meshwright.errors import ConfigError
-from meshwright.train.checkpoint.resume import NEWEST, expand, find, open_run
+from meshwright.train.checkpoint.keeper import Keeper
+from meshwright.train.checkpoint.resume import NEWEST, Resumed, expand, find, inherit, open_run
 from meshwright.train.config import CheckpointConfig, OutputConfig
 from meshwright.train.show.run_folder import RunFolder
 from tests.parity.harness import small
@@ -137,11 +140,76 @@ class TestPath:
         assert refused(tmp_path, tmp_path / "file").what == f"{tmp_path / 'file'} is a file"
         assert "did not come to its end" in refused(tmp_path, run / "checkpoints" / "step-3.partial").what
 
+    def test_of_a_checkpoint_that_was_given_another_name(self, tmp_path):
+        (tmp_path / "made").mkdir()
+        whole, _ = saved(tmp_path / "made", 4)
+        bad = whole.rename(whole.with_name("bad"))
+        for path in (bad, bad.parent):
+            problem = refused(tmp_path, path)
+            assert problem.what == f"{bad} is a checkpoint, but its name is not step-4"
+            assert "step-N" in problem.why
+            assert problem.fix == f"mv {bad} {whole}, then --resume {whole}"
+        whole.mkdir()
+        subprocess.run(refused(tmp_path, bad).fix.partition(", then")[0], shell=True, check=True)
+        assert found(tmp_path, whole.parent / "other" / "step-4")[0].is_dir()
+
     def test_that_cannot_be_read(self, tmp_path):
         run = run_of(tmp_path, "anything")
         (run / "checkpoints").rmdir()
         (run / "checkpoints").write_text("")
         assert refused(tmp_path, run).what == f"{run / 'checkpoints'} cannot be read: Not a directory"
+
+
+class TestWhatGoesOn:
+    """What a run kept, where the command line does not say it."""
+
+    COURSE = {"steps": 10, "every": 5, "keep": 3}  # noqa: RUF012
+
+    def resumed(self, tmp_path, folder=None, **course):
+        (tmp_path / "kept").mkdir()
+        _, marker = saved(tmp_path / "kept", 5)
+        return Resumed(tmp_path / "kept" / "step-5", replace(marker, course={**self.COURSE, **course}), None, folder)
+
+    def test_it_is_what_is_not_said(self, tmp_path):
+        resumed = self.resumed(tmp_path, folder="kept")
+        every, keep, folder = (["--checkpoint.every", "5"], ["--checkpoint.keep", "3"], ["--checkpoint.folder", "kept"])
+        assert inherit(["mine"], resumed) == ["mine", *every, *keep, *folder]
+        assert inherit(["mine", "--checkpoint.every", "0"], resumed) == [
+            "mine",
+            "--checkpoint.every",
+            "0",
+            *keep,
+            *folder,
+        ]
+        assert inherit(["mine", "--checkpoint.folder=x"], resumed) == ["mine", "--checkpoint.folder=x", *every, *keep]
+        assert inherit(["mine"], None) == ["mine"]
+
+    def test_the_head_of_the_screen_says_so(self, tmp_path):
+        told = Keeper(folder=tmp_path, every=5, keep=3, last=10)
+        assert told.describe(self.COURSE)["checkpoints"].endswith(f"in {tmp_path}, as before")
+        for before in (None, {}, {**self.COURSE, "every": 4}):
+            assert told.describe(before)["checkpoints"].endswith(f"in {tmp_path}")
+
+    def test_so_it_says_that_the_curve_of_the_rate_is_another(self, tmp_path):
+        resumed = self.resumed(tmp_path)
+        assert resumed.describe(10)["resumed"].endswith(", step 5 of one rank")
+        assert resumed.describe(20)["resumed"].endswith("; the rate follows the curve of 20 steps now, 10 before")
+
+    def test_a_run_with_a_folder_of_its_own_for_checkpoints_goes_on_there(self, tmp_path):
+        run = run_of(tmp_path / "runs", "mine-20310101-000000")
+        (tmp_path / "kept").mkdir()
+        saved(tmp_path / "kept", 5)
+        (run / "config.json").write_text(json.dumps({"checkpoint": {"folder": str(tmp_path / "kept")}}))
+        for wanted in (NEWEST, run):
+            resumed = find(config(tmp_path / "runs", wanted), "mine")
+            assert (resumed.checkpoint, resumed.run) == (tmp_path / "kept" / "step-5", run)
+            assert resumed.folder == str(tmp_path / "kept")
+
+    def test_a_folder_of_checkpoints_goes_on_and_one_of_them_begins_anew(self, tmp_path):
+        (tmp_path / "kept").mkdir()
+        saved(tmp_path / "kept", 5)
+        assert find(config(tmp_path, tmp_path / "kept"), "mine").folder == str(tmp_path / "kept")
+        assert find(config(tmp_path, tmp_path / "kept" / "step-5"), "mine").folder is None
 
 
 class TestRunFolder:
