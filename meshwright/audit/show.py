@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -12,9 +10,7 @@ from rich.text import Text
 
 from meshwright.audit.report import Report, Traffic
 from meshwright.errors import Problem
-
-WIDTH: Final = 100
-"""Columns of the table in a file or a pipe."""
+from meshwright.terminal import Path, print_table
 
 
 def show(report: Report, console: Console) -> None:
@@ -31,10 +27,7 @@ def show(report: Report, console: Console) -> None:
         else:
             console.print(Text(f"{number}. ").append(_problem(problem)), soft_wrap=True)
     if report.traffic:
-        console.print(
-            _table(report.traffic, report.stages, None if console.is_terminal else WIDTH),
-            soft_wrap=not console.is_terminal,
-        )
+        print_table(_table(report.traffic, report.stages), console)
         if report.uncounted:
             console.print(Text(f"not counted: {report.uncounted}", style="dim"), soft_wrap=True)
 
@@ -62,11 +55,11 @@ def _problem(problem: Problem) -> Text:
     return text
 
 
-def _table(rows: list[Traffic], stages: int, width: int | None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), width=width)
+def _table(rows: list[Traffic], stages: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     of = "a rank sends, in one step" if stages == 1 else "a rank sends, in one step, of what is on its stages"
-    table.add_column(of, overflow="fold", ratio=1)
-    table.add_column("times", justify="right")
+    table.add_column(of, overflow="fold")
+    table.add_column("times", justify="right", no_wrap=True)
     for direction in ("forward", "backward"):
         table.add_column(direction, no_wrap=True, min_width=14)
         table.add_column("", justify="right", no_wrap=True, min_width=9)
@@ -76,7 +69,7 @@ def _table(rows: list[Traffic], stages: int, width: int | None) -> Table:
         table.add_row(f"over {axis}", "", "all", sums[0], "all", sums[1], style="bold")
         for row in mine:
             table.add_row(
-                Padding(f"{row.module}, {row.what}", (0, 0, 0, 2)),
+                Padding(Path(f"{row.module}, {row.what}"), (0, 0, 0, 2)),
                 str(row.count),
                 row.forward,
                 size(row.sent_forward) if row.forward else "",

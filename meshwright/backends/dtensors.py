@@ -27,8 +27,8 @@ from meshwright.core.boundary import Crossing, Crossings, install
 from meshwright.core.contract import Contract
 from meshwright.core.tree import map_tree
 from meshwright.errors import Problem
-from meshwright.types.axes import CP, TP, TP_COPY, TP_KV
-from meshwright.types.kinds import P, R, Shard
+from meshwright.types.axes import TP, TP_COPY, TP_KV
+from meshwright.types.kinds import P, R, S, Shard
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.planner import Transition
 
@@ -87,10 +87,13 @@ class DTensors(Erased):
             super().install(module, contract, path)
         elif contract.region is None:
             install(module, contract, self._boundary(path), path)
-            if CP in self.tracked and self.dims.cp > 1 and contract.states:
+            if contract.states and any(self._cuts_sequence(change.dst) for change in contract.inputs.values()):
                 module.forward = _by_rows(module.forward)
         else:
             install(module, contract, self._region(path), path)
+
+    def _cuts_sequence(self, layout: SpmdLayout) -> bool:
+        return any(kind == S(1) for kind in self._tracked(layout).values())
 
     def _boundary(self, path: str) -> Crossings:
         """Around a forward on DTensors."""

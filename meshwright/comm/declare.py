@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from meshwright.codes import Code
+from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.scope import current_mesh, find
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
@@ -19,6 +22,9 @@ from meshwright.types.partition import PartitionSpec
 Stated = Mapping[Any, SpmdType] | SpmdType | PartitionSpec | None
 """{axis: type}; a bare type, of every axis of the mesh that nothing else names; a spec of dims; or nothing."""
 T = TypeVar("T", bound=Tensor | Sequence[Tensor])
+
+PartitionSpec.axis_kinds = (str, MeshAxis, dist.ProcessGroup, DeviceMesh)
+PartitionSpec.axis_name = staticmethod(lambda axis: find(axis).name)
 
 
 def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:

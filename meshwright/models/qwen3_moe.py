@@ -33,6 +33,7 @@ _SIZES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "experts": 8,
             "active": 2,
             "expert_hidden": 256,
+            "balance_rate": 0.02,
             "vocab": 4096,
         },
         "30b-a3b": {"dim": 2048, "layers": 48, "heads": 32, "kv_heads": 4, "expert_hidden": 768},

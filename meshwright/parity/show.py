@@ -14,9 +14,8 @@ from meshwright.errors import MeshwrightError
 from meshwright.parity.cell import Cell, Matrix, Verdict
 from meshwright.parity.compare import WITHIN, Off
 from meshwright.parity.matrix import SIMULATED
+from meshwright.terminal import Path, print_table
 
-WIDTH: Final = 110
-"""Columns of the table in a file or a pipe."""
 _STYLE: Final = {
     Verdict.OK: "green",
     Verdict.OFF: "bold red",
@@ -43,9 +42,9 @@ def show(matrix: Matrix, console: Console) -> None:
     for backend in matrix.backends:
         table.add_column(backend, no_wrap=True)
     for row in matrix.rows:
-        table.add_row(row[0].layout, *(_cell(cell, notes) for cell in row))
+        table.add_row(Path(row[0].layout), *(_cell(cell, notes) for cell in row))
     console.print(_verdict(matrix), soft_wrap=True)
-    console.print(table, width=None if console.is_terminal else WIDTH)
+    print_table(table, console)
     for note, number in notes.items():
         console.print(f"[{number}] {note}", soft_wrap=True)
 

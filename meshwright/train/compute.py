@@ -28,6 +28,9 @@ KEPT: Final = frozenset(
         _aten._scaled_dot_product_efficient_attention.default,
         _aten._scaled_dot_product_cudnn_attention.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._grouped_mm.default,
+        torch.ops.meshwright.grouped_linear.default,
+        torch.ops.meshwright.grouped_linear_weights.default,
         _c10d.all_reduce.default,
         _c10d.all_gather_into_tensor.default,
         _c10d.reduce_scatter_tensor.default,
@@ -49,6 +52,7 @@ def set_up(model: Decoder, loss: nn.Module | None, config: ComputeConfig) -> Non
         if recompute is not None and int(name) % recompute.every == 0:
             block.forward = partial(recompute.run, block.forward)
     if config.compile:
+        torch._dynamo.config.capture_scalar_outputs = True  # how many rows a rank gets is read from a tensor
         ends = [(loss, "forward")] if loss is not None else [(head, "part")] if head is not None else []
         for module, name in (*((block, "forward") for block in blocks), *ends):
             setattr(module, name, torch.compile(getattr(module, name), fullgraph=True))

@@ -10,6 +10,9 @@ from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 
 
+_ADDRESS: Final = " at 0x"
+
+
 @dataclass(frozen=True)
 class Kind:
     """holds: whether a value is of the kind; words: what it is; like: what to write."""
@@ -40,9 +43,12 @@ def demand(where: str, name: str, value: object, kind: Kind) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as it is written, where that is short; else what it is."""
+    """A value as it is written, where that is short and says more than where the object lies; else what it is."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+    is_told = len(text) <= 60 and "\n" not in text and _ADDRESS not in text
+    return text if is_told else f"a {type(value).__name__}"
 
 
 def is_whole(value: object) -> bool:

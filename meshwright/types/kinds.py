@@ -104,6 +104,18 @@ S = Shard
 _DUAL: dict[SpmdType, SpmdType] = {R: P, P: R}
 
 
+def shown_type(kind: object) -> str:
+    """What was given where a type belongs."""
+    return "S itself" if kind is S else shown(kind)
+
+
+def instead_of(kind: object) -> str:
+    """What to write where something else than a type was given."""
+    if kind is S:
+        return "S(0) where dim 0 is cut, S(dim) where another one is"
+    return f"{kind}, imported from meshwright.spmd" if kind in ("R", "I", "V", "P") else "one of R, I, V, P, S(dim)"
+
+
 def split_sizes(length: int, parts: int) -> tuple[int, ...]:
     """The lengths of an even split of `length` into `parts`: full pieces first, as DTensor and FSDP cut.
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import P, Shard, SpmdType, split_sizes
+from meshwright.types.argument import shown
+from meshwright.types.kinds import P, Shard, SpmdType, instead_of, shown_type, split_sizes
 
 
 class SpmdLayout(Mapping[str, SpmdType]):
@@ -29,7 +30,7 @@ class SpmdLayout(Mapping[str, SpmdType]):
             raise SpmdTypeError(
                 Problem(
                     where="layout",
-                    what=f"{types!r} is no layout",
+                    what=f"{shown(types)} is no layout",
                     fix='{"dp": S(0), "tp": R}: a type for each axis',
                     code=Code.LAYOUT,
                 )
@@ -40,7 +41,7 @@ class SpmdLayout(Mapping[str, SpmdType]):
                 raise SpmdTypeError(
                     Problem(
                         where="layout",
-                        what=f"a layout maps axis names to types; got the axis {axis!r}",
+                        what=f"a layout maps axis names to types; got the axis {shown(axis)}",
                         why="axes are looked up by name",
                         fix='{"tp": R}',
                         code=Code.LAYOUT,
@@ -50,11 +51,9 @@ class SpmdLayout(Mapping[str, SpmdType]):
                 raise SpmdTypeError(
                     Problem(
                         where="layout",
-                        what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {kind!r}",
+                        what=f"the type on axis {axis!r} is one of R, I, V, P, S(dim); got {shown_type(kind)}",
                         why="a type is a value, not its name",
-                        fix=f"{kind}, imported from meshwright.spmd"
-                        if kind in ("R", "I", "V", "P")
-                        else "one of these",
+                        fix=instead_of(kind),
                         code=Code.LAYOUT,
                     )
                 )

@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
+from meshwright.types.argument import shown
 from meshwright.types.kinds import S, Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
 
-Entry = str | tuple[str, ...] | None
+Entry = Any
+"""None, an axis, or a tuple of axes."""
 
 
 class PartitionSpec(tuple[Entry, ...]):
     """One entry for each dim: None, the axis that cuts it, or several, the outermost first.
 
-    `PartitionSpec("dp", None, ("cp", "tp"))`; dims behind the last entry are whole. An axis cuts one dim at most.
+    `PartitionSpec("dp", None, ("cp", "tp"))`; dims behind the last entry are whole. An axis cuts one dim at most. It is
+    a name; or a process group or a mesh axis, whose name is looked up in the current mesh when the layout is asked for.
 
     Errors: `SpmdTypeError` for another entry, and for an axis that is named twice.
     """
 
+    axis_kinds: ClassVar[tuple[type, ...]] = (str,)
+    axis_name: ClassVar[Callable[[Any], str]] = str
+    """What an axis may be, and its name: whoever knows meshes says both, since types know none."""
+
     def __new__(cls, *entries: Entry) -> PartitionSpec:
-        named: list[str] = []
+        named: list[Any] = []
         for dim, entry in enumerate(entries):
-            axes = (entry,) if isinstance(entry, str) else entry
-            if axes is None:
-                continue
-            if not isinstance(axes, tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
+            axes = _axes(entry)
+            if (isinstance(entry, tuple) and not axes) or not all(isinstance(axis, cls.axis_kinds) for axis in axes):
                 raise SpmdTypeError(
                     Problem(
                         where=f"dim {dim}",
-                        what=f"{entry!r} names no axes",
+                        what=f"{shown(entry)} names no axes",
                         why="a dim is whole, or cut over one axis or several",
                         fix='None, "tp" or ("cp", "tp")',
                         code=Code.LAYOUT,
                     )
                 )
             named += axes
-        twice = [axis for place, axis in enumerate(named) if axis in named[:place]]
-        if twice:
-            raise SpmdTypeError(
-                Problem(
-                    where=f"axis {twice[0]!r}",
-                    what="it is named twice",
-                    why="over an axis at most one dim is cut",
-                    fix="name it for one dim",
-                    code=Code.LAYOUT,
-                )
-            )
+        _demand_once(named)
         return super().__new__(cls, entries)
 
     def __getnewargs__(self) -> Any:
@@ -56,19 +51,19 @@ class PartitionSpec(tuple[Entry, ...]):
 
     def __repr__(self) -> str:
         entries = (
-            entry if not isinstance(entry, tuple) else f"({', '.join(map(repr, entry))})" for entry in map(_shown, self)
+            f"({', '.join(map(shown, entry))})" if isinstance(entry, tuple) else shown(entry) for entry in self
         )
         return f"PartitionSpec({', '.join(map(str, entries))})"
 
     def layout(self, others: Mapping[str, SpmdType] | None = None) -> SpmdLayout:
         """The layout that cuts dims so. others: the types on the axes that cut nothing.
 
-        Errors: `SpmdTypeError` for an axis that is in both, and for a shard in `others`.
+        Errors: `SpmdTypeError` for an axis that is in both, for a shard in `others`, and for ranks that no axis of the
+        current mesh joins.
         """
-        cut: dict[str, SpmdType] = {}
-        for dim, entry in enumerate(self):
-            for axis in (entry,) if isinstance(entry, str) else entry or ():
-                cut[axis] = S(dim)
+        places = [(self._name(axis), dim) for dim, entry in enumerate(self) for axis in _axes(entry)]
+        _demand_once([axis for axis, _ in places])
+        cut: dict[str, SpmdType] = {axis: S(dim) for axis, dim in places}
         for axis, kind in (others or {}).items():
             if axis in cut or isinstance(kind, Shard):
                 raise SpmdTypeError(
@@ -81,6 +76,9 @@ class PartitionSpec(tuple[Entry, ...]):
                     )
                 )
         return SpmdLayout({**cut, **(others or {})})
+
+    def _name(self, axis: Any) -> str:
+        return axis if isinstance(axis, str) else type(self).axis_name(axis)
 
     @staticmethod
     def of(layout: SpmdLayout | Mapping[str, SpmdType], dims: int | None = None) -> PartitionSpec:
@@ -108,5 +106,19 @@ class PartitionSpec(tuple[Entry, ...]):
         return PartitionSpec(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in cuts))
 
 
-def _shown(entry: Entry) -> Any:
-    return entry if isinstance(entry, tuple) else repr(entry)
+def _axes(entry: Entry) -> tuple[Any, ...]:
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+
+def _demand_once(axes: Sequence[Any]) -> None:
+    twice = [axis for place, axis in enumerate(axes) if axis in axes[:place]]
+    if twice:
+        raise SpmdTypeError(
+            Problem(
+                where=f"axis {shown(twice[0])}",
+                what="it is named twice",
+                why="over an axis at most one dim is cut",
+                fix="name it for one dim",
+                code=Code.LAYOUT,
+            )
+        )

@@ -272,9 +272,9 @@ def demand_types(axis: str, *kinds: object) -> None:
             raise SpmdTypeError(
                 Problem(
                     where=f"axis {axis!r}",
-                    what=f"{kind!r} is no type",
+                    what=f"{shown_type(kind)} is no type",
                     why="a tensor has a type on each axis",
-                    fix="one of R, I, V, P, S(dim)",
+                    fix=instead_of(kind),
                     code=Code.LAYOUT,
                 )
             )

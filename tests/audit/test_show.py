@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -37,12 +38,37 @@ def test_every_problem_is_shown_with_its_fix():
         assert f"   fix: {problem.fix}" in shown
 
 
-@pytest.mark.parametrize("terminal", [{}, {"force_terminal": True, "width": 100, "color_system": None}])
+def on_a_terminal(width):
+    return {"force_terminal": True, "width": width, "color_system": None}
+
+
+@pytest.mark.parametrize("terminal", [{}, on_a_terminal(100)])
 def test_the_table_fits_a_hundred_columns(terminal):
     table = text_of(RIGHT, **terminal).splitlines()[1 + len(RIGHT.believed) :]
     assert all(len(line) <= 100 for line in table)
     for row in RIGHT.traffic:
         assert any(f"  {row.module}, {row.what}" in line for line in table)
+
+
+LONG = "blocks.0-125.feed_forward.routed.experts_of_all"
+
+
+def with_a_long_name():
+    traffic = [replace(row, module=LONG) for row in RIGHT.traffic]
+    return replace(RIGHT, traffic=traffic)
+
+
+def test_a_narrow_terminal_breaks_names_at_their_dots():
+    shown = text_of(with_a_long_name(), **on_a_terminal(80))
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for part in ("blocks.0-125.", "feed_forward.", "routed.", "experts_of_", "all,"):
+        assert any(part in line for line in shown.splitlines())
+
+
+def test_a_file_has_whole_names_and_no_blanks_at_the_ends_of_lines():
+    lines = text_of(with_a_long_name(), width=80).splitlines()
+    assert any(line.startswith(f"   {LONG}, ") for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_the_document_has_all_of_it():

@@ -15,6 +15,7 @@ LAYOUTS = [
     {"tp": 2, "sequence_parallel": False},
     {"tp": 2, "ep": 2},
     {"tp": 2, "ep": 2, "sequence_parallel": False},
+    {"cp": 2, "tp": 2},
     {"cp": 2, "ep": 2},
     {"dp_shard": 2, "ep": 2},
     {"dp_shard": 2, "tp": 2, "ep": 4},

@@ -96,7 +96,7 @@ def problem_of(failures: Sequence[Failure], processes: int, folder: RunFolder) -
     else:
         what = f"{_death(first.code)}{''.join(f'{INDENT}| {line}' for line in _tail(folder.log(first.rank)))}"
         ranks = [first.rank]
-    logs = f"{INDENT}logs: {folder.logs}" if folder.logs.exists() else ""
+    logs = f"{INDENT}logs: {folder.logs}" if folder.path.exists() else ""
     return Problem(where=_name(ranks, processes), what=f"{what}{logs}")
 
 

@@ -104,7 +104,10 @@ def test_a_run_that_was_killed_amid_a_save_goes_on_in_its_folder_on_other_ranks(
         (["--resume", "mine.py"], "error: --resume: mine.py is a file"),
         (["--resume", "--output.folder", "none"], "error: --resume: no run of mine in none"),
         (["--resume", "texts"], "error: --resume: no complete checkpoint in texts"),
-        (["--checkpoint.folder", "mine.py"], "error: checkpoint.folder: nothing can be written to 'mine.py'"),
+        (
+            ["--checkpoint.every", "2", "--checkpoint.folder", "mine.py"],
+            "error: checkpoint.folder: nothing can be written to 'mine.py'",
+        ),
         (["--checkpoint.every", "-1"], "error: checkpoint.every: -1"),
         (["--checkpoint.keep", "0"], "error: checkpoint.keep: 0"),
     ],
