@@ -12,9 +12,11 @@ An error carries `Problem`s, which are data; `str(error)` is the one place that 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from meshwright.codes import Code
@@ -113,3 +115,45 @@ def nearest(name: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     close = close or [other for other in known if name and other.startswith(name.lower())][:1]
     return f", did you mean {known[close[0]]!r}?" if close else ""
+
+
+def either(values: Iterable[object]) -> str:
+    """`1, 2, 4 or 8`: any of them will do."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def install(extra: str) -> str:
+    """How to install what an extra has."""
+    return f"pip install -e '.[{extra}]' in a clone of meshwright, else pip install 'meshwright[{extra}]'"
+
+
+def nearest_path(path: str) -> str:
+    """`", did you mean 'books/one.txt'?"` for a file or folder that is there and has nearly the name of `path`, which
+    is not; "" if there is none. What comes behind the name that is wrong is kept.
+    """
+    missing = Path(os.path.abspath(path))
+    rest = Path()
+    while not missing.parent.exists():
+        missing, rest = missing.parent, missing.name / rest
+    try:
+        names = os.listdir(missing.parent)
+    except OSError:
+        return ""
+    found = [(likeness, name) for name in names if (likeness := _likeness(missing.name, name)) >= _NEAR]
+    if not found:
+        return ""
+    meant = missing.with_name(max(found)[1])
+    meant = meant / rest if (meant / rest).exists() else meant
+    shown = str(meant) if os.path.isabs(path) else os.path.relpath(meant)
+    return f", did you mean {shown!r}?"
+
+
+def _likeness(one: str, other: str) -> tuple[float, float]:
+    """Of the names without what follows the last dot, then of that."""
+    parts = zip(os.path.splitext(one.lower()), os.path.splitext(other.lower()), strict=True)
+    stem, suffix = (difflib.SequenceMatcher(None, *pair).ratio() for pair in parts)
+    return stem, suffix
+
+
+_NEAR: Final = (0.75, 0.0)

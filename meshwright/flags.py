@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import fields, is_dataclass
 from itertools import dropwhile, takewhile
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from meshwright.errors import ConfigError, Problem, nearest
+from meshwright.errors import ConfigError, Problem, either, nearest
 
 Config = TypeVar("Config")
 
@@ -40,7 +41,8 @@ def parse(config: Config, arguments: Sequence[str], *, program: str) -> Config:
     except SystemExit as end:
         if not end.code:
             raise
-        raise ConfigError(_problem("command line", _unboxed(explained.getvalue()), program)) from None
+        told = list(_misfits(config, arguments))
+        raise ConfigError(told or _problem("command line", _unboxed(explained.getvalue()), program)) from None
     if unknown:
         raise ConfigError(_unknown(unknown[0], list(names(config)), program))
     return parsed
@@ -48,16 +50,72 @@ def parse(config: Config, arguments: Sequence[str], *, program: str) -> Config:
 
 def names(config: Any, prefix: str = "--") -> Iterator[str]:
     """The flags that set the fields of the dataclass `config` and of those that it holds now."""
+    for flag, hint in _kinds(config, prefix):
+        yield flag
+        if hint is bool:
+            section, name = flag[: flag.rindex(".") + 1] if "." in flag else "--", _leaf(flag)
+            yield f"{section}no-{name}"
+
+
+def _kinds(config: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """Each flag, and what its field holds."""
     hints = get_type_hints(type(config))
     for field in fields(config):
         value, name = getattr(config, field.name), field.name.replace("_", "-")
         absent = value is None and any(is_dataclass(kind) for kind in get_args(hints[field.name]))
         if is_dataclass(value):
-            yield from names(value, f"{prefix}{name}.")
+            yield from _kinds(value, f"{prefix}{name}.")
         elif not callable(value) and not absent:
-            yield f"{prefix}{name}"
-            if isinstance(value, bool):
-                yield f"{prefix}no-{name}"
+            yield f"{prefix}{name}", hints[field.name]
+
+
+def _misfits(config: Any, arguments: Sequence[str]) -> Iterator[Problem]:
+    """The flags without a value, and with one that their field cannot hold."""
+    kinds = dict(_kinds(config))
+    for place, argument in enumerate(arguments):
+        word, equals, value = argument.partition("=")
+        flag = word.replace("_", "-")
+        hint = kinds.get(flag, bool)
+        if hint is bool or get_origin(hint) is tuple:
+            continue
+        following = arguments[place + 1 : place + 2]
+        if not equals and (not following or following[0].startswith("--")):
+            yield Problem(where=flag, what="no value follows it", fix=_one_of(flag, hint))
+            continue
+        given = value if equals else following[0]
+        if not _fits(given, hint):
+            yield Problem(where=flag, what=f"{given!r}{nearest(given, _words(hint))}", fix=_one_of(flag, hint))
+
+
+def _fits(text: str, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(text, each) for each in get_args(hint))
+    if get_origin(hint) is Literal or hint is NoneType:
+        return text in _words(hint)
+    try:
+        hint(text)
+    except (TypeError, ValueError):
+        return hint not in (int, float)
+    return True
+
+
+def _words(hint: Any) -> list[str]:
+    """The words that a field can hold."""
+    if get_origin(hint) in (Union, UnionType):
+        return [word for each in get_args(hint) for word in _words(each)]
+    return ["None"] if hint is NoneType else [str(each) for each in get_args(hint)]
+
+
+def _one_of(flag: str, hint: Any) -> str:
+    """What to write."""
+    words = _words(hint)
+    numbers = [_NUMBERS[kind] for kind in (hint, *get_args(hint)) if kind in (int, float, str)]
+    if numbers:
+        return " or ".join([f"{flag} with {numbers[0]}", *words])
+    return f"{flag} {either(words)}"
+
+
+_NUMBERS: Final = {int: "a whole number", float: "a number", str: "a text"}
 
 
 def _unknown(token: str, known: Sequence[str], program: str) -> Problem:

@@ -6,7 +6,16 @@ import pickle
 
 import pytest
 
-from meshwright.errors import ConfigError, DataError, MeshwrightError, Problem, RunError, SpmdTypeError, nearest
+from meshwright.errors import (
+    ConfigError,
+    DataError,
+    MeshwrightError,
+    Problem,
+    RunError,
+    SpmdTypeError,
+    nearest,
+    nearest_path,
+)
 
 
 def test_a_problem_says_where_what_why_and_how_to_put_it_right():
@@ -54,3 +63,25 @@ def test_every_error_has_one_root_and_survives_a_pickle(kind):
 def test_the_nearest_name(name, meant):
     found = nearest(name, ["x_BLD", "weight", "mask"])
     assert found == (f", did you mean {meant!r}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("note.txt", "notes.txt"),
+        ("notes.md", "notes.txt"),
+        ("boks/one.txt", "books/one.txt"),
+        ("boks/two.txt", "books"),
+        ("books/oen.txt", None),
+        ("nothing.txt", None),
+        ("nothere.json", None),
+        ("books/onee.txt", "books/one.txt"),
+    ],
+)
+def test_a_path_that_is_nearly_there_is_named_so_that_it_can_be_pasted(path, meant, tmp_path, monkeypatch):
+    (tmp_path / "books").mkdir()
+    for name in ("out1.txt", "container_info.json", "notes.txt", "books/one.txt"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert nearest_path(path) == (f", did you mean {meant!r}?" if meant else "")
+    assert nearest_path(str(tmp_path / path)) == (f", did you mean {str(tmp_path / meant)!r}?" if meant else "")

@@ -12,7 +12,7 @@ from torch import nn
 from meshwright.audit.condense import BLOCK, Condensed, condensed
 from meshwright.audit.report import Report, Traffic, folded
 from meshwright.audit.step import RankStep
-from meshwright.audit.storage import Stored, edges, numbers, storage, sums, tied
+from meshwright.audit.storage import Stored, edges, loads, numbers, storage, sums, tied
 from meshwright.audit.traffic import crossings, in_compute, regions
 from meshwright.audit.whole import Calls, passed, path_of
 from meshwright.backends.torch_releases import warn_of_untested
@@ -133,6 +133,7 @@ def _types(
                 *_edges(config, step, crossing, dims, times, policy.precision),
                 *sums(stored),
                 *(row for name in shared(config, dims.pp) for row in tied(stored, name, dims)),
+                *loads(stored),
                 *numbers(dims),
             ]
             report.traffic = folded(replace(row, module=at) for row in rows for at in step.condensed.places(row.module))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check import is_type_checking, layout_of, no_typecheck
+from meshwright.check.rules_function import is_trial
 from meshwright.check.tag import read, typed, write
 from meshwright.comm.collectives import reinterpret
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims
@@ -39,10 +40,15 @@ def sent(op: str, ranks: int, held: int) -> int:
 
 @dataclass
 class Meter:
-    """Calls of collectives inside modules. calls: (module, axis, op) -> [how often, bytes sent]."""
+    """Calls of collectives inside modules. calls: (module, axis, op) -> [how often, bytes sent], backward: likewise.
+
+    A collective in backward answers the last one of its kind in forward that was not answered yet.
+    """
 
     calls: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+    backward: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     path: str = "step"
+    _unanswered: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     @contextmanager
     def at(self, path: str) -> Iterator[None]:
@@ -55,7 +61,16 @@ class Meter:
 
     def note(self, axis: str, op: str, ranks: int, x: Tensor) -> None:
         """One call on `x`, as the rank brings it."""
-        row = self.calls.setdefault((self.path, axis, op), [0, 0])
+        if is_trial():
+            return
+        waiting = self._unanswered.setdefault((axis, op), [])
+        if torch._C._current_graph_task_id() == -1:
+            calls, path = self.calls, self.path
+            if x.is_floating_point():
+                waiting.append(path)
+        else:
+            calls, path = self.backward, waiting.pop() if waiting else self.path
+        row = calls.setdefault((path, axis, op), [0, 0])
         row[0] += 1
         row[1] += sent(op, ranks, x.numel() * x.element_size())
 

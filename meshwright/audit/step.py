@@ -29,7 +29,7 @@ from meshwright.comm.shapes import shape_view
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.train.config import TrainConfig
 from meshwright.train.gradients import Gradients, clip
-from meshwright.train.loss import roots, token_losses
+from meshwright.train.loss import fields_of, roots, token_losses
 from meshwright.train.optimizer import adamw
 from meshwright.train.preflight import unplaceable
 from meshwright.types.kinds import P, R
@@ -96,14 +96,12 @@ class RankStep:
 
         rows, length: of the rank's part of a micro-batch.
         """
-        tokens, positions, documents, labels = (
-            torch.empty(rows, length, dtype=torch.int64, device="meta") for _ in range(4)
-        )
+        fields = (torch.empty(rows, length, dtype=torch.int64, device="meta") for _ in range(fields_of(self.model)))
         with self.audit.scope(), typecheck() as report, Recover(self.audit):
             self.audit.report = report
             try:
                 self._state_types()
-                loss, charge = token_losses(self.model, self.loss, tokens, labels, positions, documents)
+                loss, charge = token_losses(self.model, self.loss, *fields)
                 self._update(loss if charge is None else loss + charge)
             except Lost:
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from meshwright.comm.grid import DENSE, ParallelismDims
 from meshwright.comm.scope import View
 from meshwright.errors import Problem
 from meshwright.models.decoder import Decoder
+from meshwright.models.load import Load
 from meshwright.train.loss import LOSS
 from meshwright.types.axes import DP_REPLICATE, DP_SHARD, EFSDP, PP
 from meshwright.types.kinds import R
@@ -144,6 +146,21 @@ def tied(stored: Stored, name: str, dims: ParallelismDims) -> Iterator[Traffic]:
     """The gradient of a parameter that two stages of a pipeline hold: each of the two sends its own to the other."""
     if stored.states[name].trained:
         yield _row("optimizer", f"gradient of {name}", PP, "", "send", 1, 0, stored.kept(name))
+
+
+def loads(stored: Stored) -> Iterator[Traffic]:
+    """The tokens of each expert, summed over the ranks that counted them: those of all layers together."""
+    dims, model = stored.dims, stored.model
+    if model.config.load is None or not model.loads:
+        return
+    layers = sum(len(stored.condensed.places(f"blocks.{name}")) for name in model.loads)
+    size = layers * model.config.load.experts * _LONG
+    degrees = {**dims.degrees(), PP: dims.pp}
+    counted = cast(Load, next(iter(model.loads.values()))).contract
+    over = counted.states["tokens"].src.partial if counted is not None else ()
+    for axis in (*over, *([PP] if dims.pp > 1 else [])):
+        each = sent("all_reduce", degrees[axis], size)
+        yield _row("optimizer", "tokens of experts", axis, "all_reduce", "", 1, each, 0)
 
 
 def numbers(dims: ParallelismDims) -> Iterator[Traffic]:

@@ -95,13 +95,14 @@ def _sent(path: str, what: str, change: Transition, seen: Seen, backend: Backend
 def regions(meter: Meter, times: int) -> Iterator[Traffic]:
     """What modules send inside, in one step of `times` micro-batches."""
     for (path, axis, op), (count, size) in meter.calls.items():
+        again, back = meter.backward.get((path, axis, op), (0, 0))
         yield Traffic(
             module=path,
             what="inside",
             axis=axis,
             forward=op,
-            backward="",
+            backward=op if again else "",
             count=times * count,
             sent_forward=times * size,
-            sent_backward=0,
+            sent_backward=times * back,
         )

@@ -15,7 +15,7 @@ from meshwright.comm.scope import View
 from meshwright.core.tree import map_tree
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
-from meshwright.train.loss import CrossEntropy, roots, token_losses
+from meshwright.train.loss import CrossEntropy, fields_of, roots, token_losses
 from meshwright.types.layout import SpmdLayout
 
 
@@ -76,7 +76,7 @@ def passed(model: Decoder, loss: CrossEntropy | None, rows: int, length: int) ->
             watch(name, module)
     tokens = torch.empty(rows, length, dtype=torch.int64, device="meta")
     try:
-        token_losses(model, loss, tokens, tokens, tokens, tokens)
+        token_losses(model, loss, *[tokens] * fields_of(model))
     except MeshwrightError:
         raise
     except Exception as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar, overload
 
@@ -236,7 +237,7 @@ def _prove(
             seed = torch.ones_like(x)
         write(seed, typed(layout.dual))
         seeds.append(seed)
-    with torch.no_grad(), local(), counter:
+    with torch.no_grad(), local(), counter, _trial():
         gradients = cls.backward(_Ctx(ctx, results), *seeds)
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
     for name, x, gradient in _pairs(cls, args, gradients):
@@ -251,7 +252,7 @@ def _prove(
         return believed
     untried = "its ranks exchange something by collectives of torch"
     if not (traffic_elsewhere or counter.elsewhere):
-        with set_current_mesh(View({axis: Alone(axis) for axis in check.mesh})):
+        with set_current_mesh(View({axis: Alone(axis) for axis in check.mesh})), _trial():
             untried = _demand_adjoint(cls, args)
     if untried:
         believed.append(Trusted("", f"the values of {cls.__name__}.backward", untried))
@@ -265,6 +266,24 @@ def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tu
         for name, x, gradient in zip(names, args, gradients, strict=False)
         if isinstance(x, Tensor) and x.requires_grad and isinstance(gradient, Tensor)
     ]
+
+
+_trials = 0
+
+
+@contextmanager
+def _trial() -> Iterator[None]:
+    global _trials
+    _trials += 1
+    try:
+        yield
+    finally:
+        _trials -= 1
+
+
+def is_trial() -> bool:
+    """Whether what runs now is tried by the checker, and is no part of the program."""
+    return _trials > 0
 
 
 class _Communication:

@@ -282,6 +282,8 @@ def _where(axis: Axis) -> str:
 def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
     """The caller named an operation: the step between the two types is to be that one."""
     found = CHANGES.get(f"{src.letter} {dst.letter}")
+    if found is not op and _is_swapped(src, dst, op.value):
+        raise SpmdTypeError(_other_step(axis, src, dst, op.value, found))
     if op is Op.ALL_REDUCE and src in (R, I):
         raise SpmdTypeError(
             Problem(
@@ -307,11 +309,38 @@ def _demand_named(axis: str, src: SpmdType, dst: SpmdType, op: Op) -> None:
 
 
 def _other_step(axis: str, src: SpmdType, dst: SpmdType, wanted: str, found: Op | None) -> Problem:
-    call = found.value if found is not None and found.communicates else "convert"
+    is_swapped = _is_swapped(src, dst, wanted)
+    call = wanted if is_swapped else found.value if found is not None and found.communicates else "convert"
+    one, other = (dst, src) if is_swapped else (src, dst)
+    does = f"{_DOES[found]}, {found.value}" if found is not None else "is no step at all"
     return Problem(
         where=f"axis {axis!r}",
-        what=f"{src!r} -> {dst!r} is no {wanted}: it takes {found.value if found else 'no step at all'}",
-        why="source and destination fix the step",
-        fix=f"{call}(x, {axis!r}, src={src!r}, dst={dst!r})" if found else "leave the call out",
+        what=f"{src!r} -> {dst!r} is no {wanted}: it {does}",
+        why="source and destination fix the step" + (f", and {_GOES[wanted]}" if wanted in _GOES else ""),
+        fix=f"{call}(x, {axis!r}, src={one!r}, dst={other!r})" if found else "leave the call out",
         code=Code.NO_STEP,
     )
+
+
+def _is_swapped(src: SpmdType, dst: SpmdType, wanted: str) -> bool:
+    """Whether the call makes the step back."""
+    back = CHANGES.get(f"{dst.letter} {src.letter}")
+    return back is not None and back.value == wanted
+
+
+_DOES: Final = {
+    Op.ALL_GATHER: "collects the pieces of all ranks",
+    Op.REDUCE_SCATTER: "sums over the ranks and leaves each a piece",
+    Op.ALL_REDUCE: "sums over the ranks",
+    Op.ALL_TO_ALL: "has every rank send a piece to every other",
+    Op.SLICE: "keeps this rank's piece of what all have",
+    Op.PAD: "puts zeros around this rank's piece",
+    Op.MASK: "keeps the value on the first rank and zeros on the others",
+    Op.RETAG: "changes the type alone",
+}
+_GOES: Final = {
+    Op.ALL_GATHER.value: "an all_gather goes from S(dim) or V to R or I",
+    Op.REDUCE_SCATTER.value: "a reduce_scatter goes from P to S(dim) or V",
+    Op.ALL_REDUCE.value: "an all_reduce goes from P to R or I",
+    Op.ALL_TO_ALL.value: "an all_to_all goes from S(dim) to S(dim) of another dim",
+}

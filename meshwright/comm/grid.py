@@ -15,7 +15,7 @@ from typing import Final
 
 from meshwright.codes import Code
 from meshwright.comm.mesh_axis import MeshAxis
-from meshwright.errors import ConfigError, Problem, nearest
+from meshwright.errors import ConfigError, Problem, either, nearest
 from meshwright.types.axes import CP, DP, DP_REPLICATE, DP_SHARD, EFSDP, EP, PP, TP, TP_COPY, TP_KV
 from meshwright.types.layout import SpmdLayout
 
@@ -69,7 +69,7 @@ class ParallelismDims:
                 where=f"parallel.{field.name}",
                 what=f"{getattr(self, field.name)} ranks",
                 why="a degree counts the ranks of an axis; 1 turns the axis off",
-                fix=f"parallel.{field.name} = 1 to {MOST}",
+                fix=f"--parallel.{field.name.replace('_', '-')} from 1 to {MOST}",
             )
             for field in fields(self)
             if not 1 <= getattr(self, field.name) <= MOST
@@ -79,17 +79,16 @@ class ParallelismDims:
                 Problem(
                     where="parallel.tp",
                     what=f"{self.tp} ranks cannot form groups of {self.tp_copy} that share key/value heads",
-                    fix=f"parallel.tp = {self.tp_copy} times a whole number",
+                    fix=f"--parallel.tp {self.tp_copy}, or a multiple of it",
                 )
             ]
         if not problems and self.ep not in self.expert_degrees:
-            fits = ", ".join(map(str, self.expert_degrees))
             problems = [
                 Problem(
                     where="parallel.ep",
                     what=f"{self.ep} ranks are no whole part of dp_shard {self.dp_shard} x cp {self.cp} x tp {self.tp}",
                     why="experts are spread over neighbours: all of tp, then all of cp, then a part of dp_shard",
-                    fix=f"parallel.ep = one of {fits}",
+                    fix=f"--parallel.ep {either(self.expert_degrees)}",
                 )
             ]
         if problems:
@@ -175,7 +174,7 @@ class ParallelismDims:
         product = str(self)
         others = self.world // self.dp_shard
         fix = (
-            f"parallel.dp_shard = {world // others}"
+            f"--parallel.dp-shard {world // others}"
             if world % others == 0
             else f"start {self.world} processes, or choose degrees that multiply to {world}"
         )

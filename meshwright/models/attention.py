@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
-from meshwright.errors import Problem
+from meshwright.errors import Problem, either
+from meshwright.models.flex import flex
 from meshwright.models.layers import Linear, RMSNorm
 from meshwright.models.rope import rotate
 
@@ -26,11 +30,39 @@ class Visible(Module):
         return ((documents[:, :, None] == key_documents[:, None, :]) & earlier).unsqueeze(1)
 
 
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float | None], Tensor]
+"""q[B, heads, queries, d], k, v[B, kv_heads, keys, d], mask[B, 1, queries, keys], scale -> [B, heads, queries, d]."""
+
+
+def dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Every product, seen or not, in one op."""
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def flex_where_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Blocks of which nothing is seen are skipped; without a mask `dot_product` skips as much."""
+    return dot_product(q, k, v, mask, scale) if mask is None else flex(q, k, v, mask, scale)
+
+
+def flex_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """The faster of both where the tensors are."""
+    return (flex_where_masked if q.is_cuda else dot_product)(q, k, v, mask, scale)
+
+
+WAYS: Final[Mapping[str, Attend]] = MappingProxyType(
+    {"auto": flex_on_cuda, "dot_product": dot_product, "flex": flex_where_masked}
+)
+"""How attention is computed, by the words of `compute.attention`."""
+
+
 class DotProduct(Module):
     """Scaled dot-product attention: q[B, L, heads, d], k, v[B, L, kv_heads, d] -> [B, L, heads, d].
 
     mask[B, 1, L, L], True where a query sees a key; None: causal, where the rank has all queries and all keys.
     heads / kv_heads neighbouring queries share a key. A value may have another number of features than a key.
+    attend: how it is computed, one of `WAYS`.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -39,18 +71,13 @@ class DotProduct(Module):
 
         scale: float | None = None
 
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attend: Attend = dot_product
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            is_causal=mask is None,
-            scale=self.config.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return out.transpose(1, 2)
+        return self.attend(q, k, v, mask, self.config.scale).transpose(1, 2)
 
 
 class Attention(Module):
@@ -88,7 +115,7 @@ class Attention(Module):
                     where=path,
                     what=f"{heads} heads with {kv_heads} key/value heads do not split over tp {dims.tp}",
                     why="a rank holds whole heads, and the keys and values that its queries share",
-                    fix=f"parallel.tp = one of {', '.join(map(str, legal_tp(heads, kv_heads)))}",
+                    fix=f"--parallel.tp {either(legal_tp(heads, kv_heads))}",
                 )
             ]
 

@@ -11,7 +11,8 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.models import layouts
 from meshwright.models.attention import Visible
-from meshwright.models.decoder import Block, Decoder
+from meshwright.models.block import Block
+from meshwright.models.decoder import Decoder
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
 from meshwright.models.layouts import Plan
@@ -100,12 +101,16 @@ class DecoderSpec(ModelSpec):
         modules.rope.sharding_config = layouts.rope()
         modules.visible.sharding_config = layouts.visible()
         for block in modules.blocks:
-            block.attention_norm.sharding_config = layouts.norm(plan)
-            self.declare_attention(block.attention, plan)
-            block.feed_forward_norm.sharding_config = layouts.norm(plan)
-            self.declare_feed_forward(block, plan)
+            self.declare_block(block, plan)
         modules.norm.sharding_config = layouts.norm(plan)
         modules.head.sharding_config = layouts.head(plan)
+
+    def declare_block(self, block: Block.Config, plan: Plan) -> None:
+        """Attach to the parts of a block their shardings."""
+        block.attention_norm.sharding_config = layouts.norm(plan)
+        self.declare_attention(block.attention, plan)
+        block.feed_forward_norm.sharding_config = layouts.norm(plan)
+        self.declare_feed_forward(block, plan)
 
     @property
     def std_out(self) -> float:

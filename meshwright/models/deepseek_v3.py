@@ -8,9 +8,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from meshwright.errors import Problem
-from meshwright.models.decoder import Block
+from meshwright.models import layouts_further
+from meshwright.models.block import Block
+from meshwright.models.decoder import Decoder
 from meshwright.models.feed_forward import FeedForward
+from meshwright.models.further import Further
 from meshwright.models.latent_heads import LatentHeads
+from meshwright.models.layouts import Plan
 from meshwright.models.rope import Yarn
 from meshwright.models.router import Choice
 from meshwright.models.sparse import Balance, Sparse
@@ -21,7 +25,7 @@ from meshwright.models.spec import flag
 class DeepseekV3(LatentHeads, Sparse):
     """The numbers of a DeepSeek-V3: latent attention, and mixtures of experts after the first blocks."""
 
-    absent_at_0 = LatentHeads.absent_at_0 | {"dense_layers", "shared_experts"}
+    absent_at_0 = LatentHeads.absent_at_0 | {"dense_layers", "shared_experts", "further"}
 
     hidden: int
     """features inside the feed-forward of the blocks without experts"""
@@ -38,6 +42,10 @@ class DeepseekV3(LatentHeads, Sparse):
     balance: Balance = "bias"
     """how experts get like numbers of tokens: not at all, by a bias of their scores that each step moves, or by a
     charge on uneven numbers that is added to the loss"""
+    further: int = 0
+    """number of tokens after the next that are predicted too, for what is learned from them: none, or one"""
+    further_weight: float = 0.3
+    """weight of the loss of that prediction, which is added to the main one"""
     theta: float = 10_000.0
     """base of the rotary wavelengths"""
     epsilon: float = 1e-6
@@ -63,11 +71,43 @@ class DeepseekV3(LatentHeads, Sparse):
             return super().block(number)
         return Block.Config(**self.attends(), feed_forward=self.swiglu(self.hidden))
 
+    def modules(self) -> Decoder.Config:
+        found = super().modules()
+        if self.further:
+            found.further = Further.Config(
+                stream_norm=self.norm(self.dim),
+                ahead_norm=self.norm(self.dim),
+                projection=self.linear(2 * self.dim, self.dim),
+                block=self.block(self.layers - 1),
+                norm=self.norm(self.dim),
+                weight=self.further_weight,
+            )
+        return found
+
+    def declare(self, modules: Decoder.Config, plan: Plan) -> None:
+        super().declare(modules, plan)
+        if modules.further is not None:
+            layouts_further.declare(modules.further, plan)
+            self.declare_block(modules.further.block, plan)
+
     def problems(self) -> list[Problem]:
-        return super().problems() or [*self._first_layers(), *(self._unequal_groups() or self._few_groups())]
+        found = self._too_far() or super().problems()
+        return found or [*self._first_layers(), *(self._unequal_groups() or self._few_groups())]
 
     def _sizes(self) -> dict[str, float]:
-        return {**super()._sizes(), "route_scale": self.route_scale}
+        return {**super()._sizes(), "route_scale": self.route_scale, "further_weight": self.further_weight}
+
+    def _too_far(self) -> list[Problem]:
+        if self.further in (0, 1):
+            return []
+        return [
+            Problem(
+                where="model.further",
+                what=f"{self.further!r} tokens after the next",
+                why="one token after the next is predicted, or none",
+                fix=flag("further") + " 1",
+            )
+        ]
 
     def _first_layers(self) -> list[Problem]:
         if self.dense_layers <= self.layers:

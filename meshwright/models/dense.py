@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.models.decoder import Block
+from meshwright.models.block import Block
 from meshwright.models.decoder_spec import declare_swiglu
 from meshwright.models.heads import GroupedHeads
 from meshwright.models.layouts import Plan

@@ -22,7 +22,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = No
     """q[B, heads, queries, d], k, v[B, kv_heads, keys, d], mask[B, 1, queries, keys] -> [B, heads, queries, d], as
     `scaled_dot_product_attention` with that mask."""
     shared = q.shape[1] != k.shape[1]
-    run = _compiled() if q.is_cuda else flex_attention
+    nested = torch.compiler.is_compiling()  # what is compiled with the block around it is not compiled again
+    run: Callable[..., Any] = _compiled() if q.is_cuda and not nested else flex_attention
     out: Tensor = run(q, k, v, block_mask=blocks(mask), scale=scale, enable_gqa=shared)
     return out
 
@@ -52,4 +53,5 @@ def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
 @cache
 def _compiled() -> Callable[..., Any]:
     """Uncompiled it computes every product, seen or not."""
-    return torch.compile(flex_attention)
+    compiled: Callable[..., Any] = torch.compile(flex_attention)
+    return compiled

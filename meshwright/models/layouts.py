@@ -155,7 +155,8 @@ def head(plan: Plan, *, bias: bool = False) -> ShardingConfig:
 
 def decoder(plan: Plan) -> ShardingConfig:
     """Tokens, and where they stand, or the stream of the layers before. What it returns the last module declares."""
-    of_tokens = dict.fromkeys(("tokens", "positions", "documents", "labels"), activation(R))
+    names = ("tokens", "positions", "documents", "labels", "ahead", "ahead_labels")
+    of_tokens = dict.fromkeys(names, activation(R))
     return ShardingConfig(in_src_shardings={**of_tokens, "stream": plan.residual, "charged": CHARGED})
 
 

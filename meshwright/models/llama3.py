@@ -10,6 +10,7 @@ from typing import Any, Final
 from meshwright.errors import Problem
 from meshwright.models.dense import Dense
 from meshwright.models.rope import RopeScaling
+from meshwright.models.spec import numbers_of
 
 
 @dataclass(kw_only=True)
@@ -77,6 +78,6 @@ SIZES: Final = tuple(_SIZES)
 def llama3(size: str) -> Llama3:
     """The numbers of a size: debug, and 1b to 405b as published.
 
-    Errors: `KeyError` for another name.
+    Errors: `ConfigError` for another name.
     """
-    return Llama3(**{"vocab": 128_256, **_SIZES[size]})
+    return Llama3(**{"vocab": 128_256, **numbers_of(_SIZES, size, "llama3")})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from meshwright.core.init import Constant
+from meshwright.core.init import Constant, Init
 from meshwright.core.module import Module
 
 
@@ -17,7 +19,7 @@ class Load(Module):
     counts[experts] -> nothing.
     """
 
-    initial = {"tokens": Constant(0)}
+    initial: ClassVar[Mapping[str, Init]] = {"tokens": Constant(0)}
     tokens: Tensor
 
     @dataclass(kw_only=True, slots=True)
@@ -37,7 +39,7 @@ class Load(Module):
 
 
 class Charge(Module):
-    """auxiliary[] -> the same: what the routers of a rank's layers are charged for uneven loads, in the loss's layout."""
+    """auxiliary[] -> the same: what a rank's routers are charged for uneven loads, brought into the loss's layout."""
 
     def forward(self, auxiliary: Tensor) -> Tensor:
         return auxiliary

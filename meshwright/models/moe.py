@@ -51,3 +51,12 @@ class MoE(Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         y, counts, auxiliary = self.routed(x)
         return y if self.shared is None else y + self.shared(x), counts, auxiliary
+
+    def idle(self) -> int:
+        """Elements of experts' weights that a token is not multiplied by: those of experts that it does not choose."""
+        choice = self.routed.router.choice.config
+        return (
+            sum(param.numel() for param in self.routed.experts.parameters())
+            * (choice.experts - choice.active)
+            // choice.experts
+        )

@@ -12,6 +12,7 @@ from meshwright.models.decoder_spec import pairs
 from meshwright.models.dense import Dense
 from meshwright.models.heads import GroupedHeads
 from meshwright.models.layers import RMSNorm
+from meshwright.models.spec import numbers_of
 
 
 @dataclass(kw_only=True)
@@ -64,6 +65,6 @@ SIZES: Final = tuple(_SIZES)
 def qwen3(size: str) -> Qwen3:
     """The numbers of a size: debug, and 0.6b to 32b as published.
 
-    Errors: `KeyError` for another name.
+    Errors: `ConfigError` for another name.
     """
-    return Qwen3(**{"vocab": 151_936, **_SIZES[size]})
+    return Qwen3(**{"vocab": 151_936, **numbers_of(_SIZES, size, "qwen3")})

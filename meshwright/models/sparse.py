@@ -8,7 +8,8 @@ from typing import Final, Literal, get_args
 
 from meshwright.errors import Problem, nearest
 from meshwright.models import layouts_moe
-from meshwright.models.decoder import Block, Decoder, SparseBlock
+from meshwright.models.block import Block, SparseBlock
+from meshwright.models.decoder import Decoder
 from meshwright.models.decoder_spec import DecoderSpec, declare_swiglu
 from meshwright.models.experts import Experts
 from meshwright.models.feed_forward import FeedForward

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from meshwright.comm.grid import ParallelismDims
-from meshwright.errors import ConfigError, Problem
+from meshwright.errors import ConfigError, Problem, nearest
 from meshwright.models.small import smaller
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ def dims_of(
         raise ConfigError(problems)
     copies = spec.tp_copies(tp) if tp >= 1 else 1
     return ParallelismDims(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp, tp_copy=copies, ep=ep)
+
+
+def numbers_of(sizes: Mapping[str, Mapping[str, Any]], size: str, family: str) -> Mapping[str, Any]:
+    """The numbers of a published size. family: the function that takes its name.
+
+    Errors: `ConfigError` for a name that is none of `sizes`.
+    """
+    if size not in sizes:
+        raise ConfigError(
+            Problem(
+                where=f"{family}({size!r})",
+                what=f"no such size{nearest(str(size), tuple(sizes))}",
+                fix=f"one of {', '.join(map(repr, sizes))}",
+            )
+        )
+    return sizes[size]
 
 
 def flag(name: str) -> str:

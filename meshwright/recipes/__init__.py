@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-from meshwright.errors import ConfigError, MeshwrightError, Problem, nearest
+from meshwright.errors import ConfigError, MeshwrightError, Problem, nearest, nearest_path
 
 if TYPE_CHECKING:
     from meshwright.train.config import TrainConfig
@@ -91,10 +91,8 @@ def _file(name_or_path: str) -> Path:
     if file.is_file():
         return file
     what = f"{file} is a folder" if file.is_dir() else f"{file} does not exist"
-    beside = sorted(str(other) for other in file.parent.glob("*.py"))
-    raise ConfigError(
-        Problem(where="recipe", what=f"{what}{nearest(str(file), beside)}", fix="the path of a Python file")
-    )
+    near = "" if file.is_dir() else nearest_path(str(file))
+    raise ConfigError(Problem(where="recipe", what=f"{what}{near}", fix="the path of a Python file"))
 
 
 def _run(file: Path) -> ModuleType:

@@ -98,7 +98,7 @@ def declared(config: TrainConfig) -> tuple[Decoder.Config, CrossEntropy.Config |
                 fix="begin it with spec.declare(modules, plan), then change what is to be changed",
             )
         ) from error
-    if config.compute.loss_chunks > 1:
+    if config.compute.loss_chunks > 1 or modules.further is not None:  # a further prediction has a loss of its own
         modules.head = chunked(modules.head, config.compute.loss_chunks)
         return modules, None
     return modules, CrossEntropy.Config(vocab=config.model.vocab, sharding_config=loss_sharding())
@@ -213,8 +213,8 @@ def _keep_own_stages(config: TrainConfig, model: Decoder, pipeline: Transport) -
 
 
 def shared(config: TrainConfig, ranks: int) -> Shared:
-    """The parameters that two stages of a pipeline of `ranks` hold: a tied table, where the embedding is and where the
-    head is."""
+    """The parameters that two stages of a pipeline of `ranks` hold: a table that the last uses too, as a tied head
+    does."""
     order = ORDERS[config.parallel.schedule]
     ends = 0, rank_of(ranks * order.per_rank - 1, ranks, order)
-    return {"embedding.weight": ends} if config.model.modules().tied and ends[1] != 0 else {}
+    return {"embedding.weight": ends} if config.model.modules().shares_table and ends[1] != 0 else {}

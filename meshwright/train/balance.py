@@ -5,12 +5,16 @@ Wang et al., arXiv:2408.15664; DeepSeek-AI, arXiv:2412.19437, 2.1.2.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from meshwright.backends.base import Backend
-from meshwright.models.decoder import Decoder, SparseBlock
+from meshwright.models.block import SparseBlock
+from meshwright.models.decoder import Decoder
 from meshwright.models.load import Load
+from meshwright.models.router import Choice
 
 
 class Balance:
@@ -22,14 +26,14 @@ class Balance:
 
     def __init__(self, model: Decoder, backend: Backend, device: torch.device) -> None:
         self.backend, self.device = backend, device
-        blocks = model.config.blocks
-        self.layers = [str(number) for number, block in enumerate(blocks) if isinstance(block, SparseBlock.Config)]
-        self.loads: dict[str, Load] = dict(model.loads.items())
-        self.biases = {name: model.blocks[name].feed_forward.routed.router.choice.bias for name in self.loads}
-        config = model.config.load
-        self.experts, self.rate = (config.experts, config.rate) if config is not None else (0, 0.0)
-        sparse = [block for block in blocks if isinstance(block, SparseBlock.Config)]
-        self.active = sparse[0].feed_forward.routed.router.choice.active if sparse else 0
+        sparse = model.config.sparse()
+        self.layers = list(sparse)
+        self.loads: dict[str, Load] = {name: cast(Load, load) for name, load in model.loads.items()}
+        self.biases: dict[str, Tensor | None] = {name: _choice(block).bias for name, block in model.sparse().items()}
+        config: Load.Config | None = model.config.load
+        self.experts = config.experts if config is not None else 0
+        self.rate = config.rate if config is not None else 0.0
+        self.active = next(iter(sparse.values())).feed_forward.routed.router.choice.active if sparse else 0
 
     def begin(self) -> None:
         """A step begins: nothing is counted yet."""
@@ -61,3 +65,7 @@ class Balance:
             return torch.stack([found[name] for name in self.layers])
         none = torch.zeros(self.experts, dtype=torch.int64, device=self.device)
         return pipeline.all_reduce(torch.stack([found.get(name, none) for name in self.layers]))
+
+
+def _choice(block: SparseBlock) -> Choice:
+    return cast(Choice, block.feed_forward.routed.router.choice)

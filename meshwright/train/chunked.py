@@ -63,10 +63,10 @@ def chunked(head: Linear.Config, chunks: int) -> ChunkedHead.Config:
     if type(head) is not Linear.Config:
         raise ConfigError(
             Problem(
-                where="compute.loss_chunks",
+                where="compute.loss_chunks" if chunks > 1 else "model.further",
                 what=f"{chunks} chunks of a head that is a {head.owner.__name__}",
-                why="head and loss are computed part by part, and only of a Linear is it known what a part computes",
-                fix="--compute.loss-chunks 1",
+                why="head and loss are computed as one, and only of a Linear is it known what a part of it computes",
+                fix="--compute.loss-chunks 1" if chunks > 1 else "--model.further 0",
             )
         )
     kept = {field.name: getattr(head, field.name) for field in fields(head) if field.name != "sharding_config"}

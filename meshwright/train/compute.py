@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from meshwright.errors import Problem
+from meshwright.errors import ConfigError, Problem
+from meshwright.models.attention import WAYS, DotProduct
 from meshwright.models.decoder import Decoder
 from meshwright.train.chunked import ChunkedHead
 from meshwright.train.config import ComputeConfig, TrainConfig
@@ -28,6 +29,7 @@ KEPT: Final = frozenset(
         _aten._scaled_dot_product_efficient_attention.default,
         _aten._scaled_dot_product_cudnn_attention.default,
         _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        torch.ops.higher_order.flex_attention,
         _aten._grouped_mm.default,
         torch.ops.meshwright.grouped_linear.default,
         torch.ops.meshwright.grouped_linear_weights.default,
@@ -45,25 +47,56 @@ def set_up(model: Decoder, loss: nn.Module | None, config: ComputeConfig) -> Non
 
     Of the parts of a head with its loss nothing is kept but their losses.
     """
-    blocks = list(model.blocks.values())
+    blocks: dict[int, nn.Module] = {int(name): block for name, block in model.blocks.items()}
+    if model.further is not None:
+        blocks[len(model.config.blocks)] = model.further.block
+    for module in model.modules():
+        if isinstance(module, DotProduct):
+            module.attend = WAYS[config.attention]
     head = model.head if isinstance(model.head, ChunkedHead) else None
     recompute = _RECOMPUTE[config.recompute]
-    for name, block in model.blocks.items():
-        if recompute is not None and int(name) % recompute.every == 0:
+    for number, block in blocks.items():
+        if recompute is not None and number % recompute.every == 0:
             block.forward = partial(recompute.run, block.forward)
     if config.compile:
         torch._dynamo.config.capture_scalar_outputs = True  # how many rows a rank gets is read from a tensor
         ends = [(loss, "forward")] if loss is not None else [(head, "part")] if head is not None else []
-        for module, name in (*((block, "forward") for block in blocks), *ends):
+        for module, name in (*((block, "forward") for block in blocks.values()), *ends):
             setattr(module, name, torch.compile(getattr(module, name), fullgraph=True))
-    if head is not None:
+    if head is not None and head.config.chunks > 1:
         head.part = partial(_whole, head.part)  # type: ignore[method-assign]
 
 
 def problems(config: TrainConfig) -> list[Problem]:
     """What cannot be computed together: a schedule that runs the halves of a backward apart, and what has one backward
     for both."""
-    return [*_without_storage(config), *_split_backward(config), *_compiled_again(config)]
+    return [
+        *_without_storage(config),
+        *_split_backward(config),
+        *_compiled_again(config),
+        *on_device(config.compute, config.launch.device),
+    ]
+
+
+def on_device(compute: ComputeConfig, device: str) -> list[Problem]:
+    """What cannot be computed on a kind of device; "auto": on one that is not known yet."""
+    if compute.attention != "flex" or device != "cpu":
+        return []
+    return [
+        Problem(
+            where="compute.attention",
+            what="'flex' on a cpu",
+            why="flex_attention has no backward there",
+            fix="--compute.attention auto, or --launch.device cuda",
+        )
+    ]
+
+
+def demand_device(compute: ComputeConfig, device: str) -> None:
+    """Errors: `ConfigError` for what cannot be computed on the device that was chosen."""
+    wrong = on_device(compute, device)
+    if wrong:
+        raise ConfigError(wrong)
 
 
 def _compiled_again(config: TrainConfig) -> list[Problem]:

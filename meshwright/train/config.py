@@ -62,6 +62,9 @@ Precision = Literal["float32", "bfloat16"]
 class ComputeConfig:
     """How blocks and loss are computed on a rank."""
 
+    attention: Literal["auto", "dot_product", "flex"] = "auto"
+    """how attention to packed documents is computed: in one op; by flex_attention, which skips blocks of which nothing
+    is seen and needs cuda; auto: flex on cuda, else dot_product"""
     compile: bool = False
     """compile each block, and the loss"""
     recompute: Literal["none", "full", "selective", "ops"] = "none"

@@ -5,6 +5,7 @@ Flags are read as what a field wants; a recipe file may say anything.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
@@ -19,7 +20,38 @@ _SECTIONS: Final = ("parallel", "compute", "training", "optimizer", "checkpoint"
 
 def problems(config: TrainConfig) -> list[Problem]:
     """What is of another kind than its field, but for the numbers that `numbers` judges."""
-    return [problem for section in _SECTIONS for problem in _of_section(config, section)]
+    wrong = [problem for section in _SECTIONS for problem in _of_section(config, section)]
+    return wrong + _of_layouts(config.layouts)
+
+
+def _of_layouts(layouts: Any) -> list[Problem]:
+    """Whether it can be called as it will be."""
+    form = "layouts(spec, modules, plan)"
+    if not callable(layouts):
+        return [Problem(where="layouts", what=f"{layouts!r}", why=f"it is a function, {form}", fix=f"def {form}: ...")]
+    try:
+        signature = inspect.signature(layouts)
+    except ValueError:  # of a function that says nothing of its arguments
+        return []
+    try:
+        signature.bind("spec", "modules", "plan")
+    except TypeError as error:
+        code, name = getattr(layouts, "__code__", None), getattr(layouts, "__name__", "layouts")
+        place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "layouts"
+        known = len(signature.parameters)
+        missing = f": it has no {' and no '.join(_ARGUMENTS[known:])}" if known < len(_ARGUMENTS) else f": {error}"
+        return [
+            Problem(
+                where=place,
+                what=f"{name}{signature} cannot be called as {form}{missing}",
+                why="layouts attaches a sharding_config to each module's config, under the plan of the run",
+                fix=f"def {name}(spec, modules, plan):",
+            )
+        ]
+    return []
+
+
+_ARGUMENTS: Final = ("spec", "modules", "plan")
 
 
 def _of_section(config: TrainConfig, section: str) -> Iterator[Problem]:

@@ -83,6 +83,11 @@ def roots(model: Decoder, loss: CrossEntropy | None) -> list[Module]:
     return [model] if loss is None else [model, loss]
 
 
+def fields_of(model: Decoder) -> int:
+    """How many fields of a batch a model learns from."""
+    return 4 if model.config.further is None else 6
+
+
 def token_losses(
     model: Decoder,
     loss: CrossEntropy | None,
@@ -90,16 +95,18 @@ def token_losses(
     labels: Tensor,
     positions: Tensor,
     documents: Tensor,
+    *ahead: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
-    """The sum of the token losses of a micro-batch, and what routers are charged where they are; by what `roots` are
-    called."""
+    """The sum of the token losses of a micro-batch, and what is added to it where something is; by what `roots` are
+    called. ahead: where there is a further prediction to learn from, the fields of a batch for it."""
     wanted = {} if loss is not None else {"labels": labels}
+    wanted |= dict(zip(("ahead", "ahead_labels"), ahead, strict=False))
     out, charge = charged(model(tokens, positions, documents, **wanted))
     return (out if loss is None else loss(out, labels)), charge
 
 
 def charged(out: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """What a decoder returns, and what its routers are charged."""
+    """What a decoder returns, and what is added to its loss."""
     return out if isinstance(out, tuple) else (out, None)
 
 

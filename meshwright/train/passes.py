@@ -16,7 +16,7 @@ from meshwright.train.loss import LOSS, CrossEntropy, token_losses, total
 from meshwright.types.kinds import R
 
 INPUT = activation(R)
-"""tokens, labels, positions, documents: [batch@dp, sequence@cp], the same on tp."""
+"""The fields of a batch: [batch@dp, sequence@cp], the same on tp."""
 
 
 class Passes(ABC):
@@ -25,7 +25,7 @@ class Passes(ABC):
     @abstractmethod
     def backward(self, batches: Sequence[Batch], valid: Tensor) -> Tensor:
         """Forward and backward of all micro-batches: the sum of their token losses divided by `valid`, without graph.
-        Gradients add to what is there; what routers are charged, divided likewise, has its part in them."""
+        Gradients add to what is there; what is added to the loss, divided likewise, has its part in them."""
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
@@ -52,10 +52,8 @@ class Whole(Passes):
         return self._losses(batch)[0]
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """The sum of the token losses, and what routers are charged."""
-        tokens, labels, positions, documents = (
-            self.backend.enter(part.to(self.device, non_blocking=True), INPUT) for part in batch.fields
-        )
-        loss, charge = token_losses(self.model, self.loss, tokens, labels, positions, documents)
+        """The sum of the token losses, and what is added to it."""
+        fields = (self.backend.enter(part.to(self.device, non_blocking=True), INPUT) for part in batch.fields)
+        loss, charge = token_losses(self.model, self.loss, *fields)
         leave = self.backend.leave
         return leave(loss, LOSS), None if charge is None else leave(charge, LOSS)

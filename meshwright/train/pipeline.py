@@ -40,7 +40,7 @@ class Stage(nn.Module):
 
     It shares its modules with the decoder of the rank, and runs them through it. leaves: the layout of what the last
     stage gives; scored: it is the sum of token losses. Where routers are charged, what they are charged so far goes
-    with the stream.
+    with the stream; the last stage gives what is added to the loss, where something is.
     """
 
     def __init__(self, model: Decoder, backend: Backend, units: range, leaves: SpmdLayout, *, scored: bool) -> None:
@@ -55,13 +55,24 @@ class Stage(nn.Module):
         self.charges = model.charge is not None
 
     def forward(
-        self, x: Tensor, charged: Tensor | None = None, *, positions: Tensor, documents: Tensor, labels: Tensor
+        self,
+        x: Tensor,
+        charged: Tensor | None = None,
+        *,
+        positions: Tensor,
+        documents: Tensor,
+        labels: Tensor,
+        **ahead: Tensor,
     ) -> Tensor | tuple[Tensor, Tensor]:
         enter, leave = self.backend.enter, self.backend.leave
         places = enter(positions, INPUT), enter(documents, INPUT)
         given: dict[str, Any] = {"units": self.units, "labels": enter(labels, INPUT) if self.takes_labels else None}
+        if self.takes_labels:
+            given |= {name: enter(field, INPUT) for name, field in ahead.items()}
         if self.charges:
-            before = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled()) if charged is None else charged
+            before = (
+                torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled()) if charged is None else charged
+            )
             given["charged"] = enter(before, LOSS)
         if self.is_first:
             out = self.run(enter(x, INPUT), *places, **given)
@@ -100,6 +111,7 @@ class Pipeline(Passes):
         self.valid = valid
         fields = zip(*(batch.fields for batch in batches), strict=True)
         whole = Batch(*(torch.cat(parts).to(self.device, non_blocking=True) for parts in fields))
+        ahead = {} if whole.ahead is None else {"ahead": whole.ahead, "ahead_labels": whole.ahead_labels}
         key = (len(batches), *batches[0].tokens.shape)
         if key not in self.running:
             self.running[key] = self._schedule(len(batches), batches[0])
@@ -111,6 +123,7 @@ class Pipeline(Passes):
                 positions=whole.positions,
                 documents=whole.documents,
                 labels=whole.labels,
+                **ahead,
                 target=whole.labels if last else None,
                 return_outputs=False,
             )
@@ -118,7 +131,7 @@ class Pipeline(Passes):
 
     def losses(self, batch: Batch) -> Tensor:
         pipeline, order = self.backend.pipeline, ORDERS[self.schedule]
-        tokens, labels, positions, documents = (part.to(self.device) for part in batch.fields)
+        tokens, labels, positions, documents, *_ = (part.to(self.device) for part in batch.fields)
         x = tokens
         for stage in range(len(self.cuts)):
             here = rank_of(stage, pipeline.size, order)
@@ -170,8 +183,9 @@ class Pipeline(Passes):
 
     def _edge(self, like: Batch, stage: int, device: torch.device | str = "meta") -> tuple[Tensor, ...]:
         """What goes into a stage, local and empty; for the stage behind the last what the loss is made of."""
-        charge = [] if self.model.charge is None else [torch.empty((), device=device, requires_grad=True)]
-        return self._stream(like, stage, device), *charge
+        adds = self.model.charge is not None or (stage == len(self.cuts) and like.ahead is not None)
+        added = [torch.empty((), device=device, requires_grad=True)] if adds else []
+        return self._stream(like, stage, device), *added
 
     def _stream(self, like: Batch, stage: int, device: torch.device | str) -> Tensor:
         view, config = self.backend.view, self.model.config

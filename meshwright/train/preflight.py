@@ -13,12 +13,12 @@ from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import parallelize
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.shapes import shape_view
-from meshwright.errors import ConfigError, MeshwrightError, Problem
+from meshwright.errors import ConfigError, MeshwrightError, Problem, either
 from meshwright.models.decoder import Decoder
 from meshwright.train import compute, numbers, stages
 from meshwright.train.assemble import DTENSORS, local_backend, on_meta, run_dims
 from meshwright.train.config import TrainConfig
-from meshwright.train.loss import CrossEntropy, roots, token_losses
+from meshwright.train.loss import CrossEntropy, fields_of, roots, token_losses
 
 
 def preflight(config: TrainConfig, world: int, where: str = "launch.processes") -> None:
@@ -114,7 +114,7 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 where="training.batch",
                 what=f"{training.batch} sequences do not divide over dp {dims.dp_replicate * dims.dp_shard} x {pieces}",
                 why="every rank computes the same number of sequences in every micro-batch",
-                fix=f"training.batch = one of {_multiples(training.batch, parts)}",
+                fix=f"--training.batch {_multiples(training.batch, parts)}",
             )
         )
     if training.length % dims.cp:
@@ -123,7 +123,7 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 where="training.length",
                 what=f"{training.length} tokens do not divide over cp {dims.cp}",
                 why="every cp rank holds an equal part of the sequence",
-                fix=f"training.length = one of {_multiples(training.length, dims.cp)}",
+                fix=f"--training.length {_multiples(training.length, dims.cp)}",
             )
         )
     elif (config.parallel.sequence_parallel or dims.ep > 1) and training.length % (dims.cp * dims.tp):
@@ -134,7 +134,7 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 where="training.length",
                 what=f"{training.length} tokens do not divide over {over}",
                 why=why,
-                fix=f"training.length = one of {_multiples(training.length, dims.cp * dims.tp)}, or {instead}",
+                fix=f"--training.length {_multiples(training.length, dims.cp * dims.tp)}, or {instead}",
             )
         )
     each, chunks = training.length // dims.cp, config.compute.loss_chunks
@@ -144,7 +144,7 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 where="compute.loss_chunks",
                 what=f"{each} tokens of a sequence on a rank do not divide into {chunks} chunks",
                 why="every chunk has an equal part of each sequence",
-                fix=f"compute.loss_chunks = one of {_divisors(each, chunks)}",
+                fix=f"--compute.loss-chunks {_divisors(each, chunks)}",
             )
         )
     return problems
@@ -165,13 +165,13 @@ _PARTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 def _divisors(number: int, near: int) -> str:
     """Those that are nearest to `near`."""
     found = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
-    return ", ".join(map(str, sorted(sorted(found, key=lambda divisor: abs(divisor - near))[:3])))
+    return either(sorted(sorted(found, key=lambda divisor: abs(divisor - near))[:3]))
 
 
 def _multiples(number: int, of: int) -> str:
     """The nearest legal numbers around `number`."""
     below = number // of * of
-    return ", ".join(str(legal) for legal in (below, below + of, below + 2 * of) if legal > 0)
+    return either(legal for legal in (below, below + of, below + 2 * of) if legal > 0)
 
 
 def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy | None, backend: Backend) -> None:
@@ -182,7 +182,7 @@ def _run_shapes(config: TrainConfig, model: Decoder, loss: CrossEntropy | None, 
     tokens = torch.empty(rows, length, dtype=torch.int64, device="meta")
     try:
         with torch.no_grad(), backend.scope():
-            token_losses(model, loss, tokens, tokens, tokens, tokens)
+            token_losses(model, loss, *[tokens] * fields_of(model))
     except MeshwrightError:
         raise
     except Exception as error:

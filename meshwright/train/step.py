@@ -13,7 +13,7 @@ from meshwright.comm.transport import Transport
 from meshwright.errors import Problem, RunError
 from meshwright.train.assemble import Assembly
 from meshwright.train.data import Batch
-from meshwright.train.data.packing import IGNORE
+from meshwright.train.data.packing import IGNORE, look_ahead
 from meshwright.train.gradients import clip
 from meshwright.train.loss import LOSS, total
 from meshwright.types.axes import CP
@@ -37,6 +37,8 @@ def train_step(run: Assembly, batches: Sequence[Batch], *, step: int, rate: floa
     backend, gradients = run.backend, run.gradients
     run.optimizer.zero_grad(set_to_none=True)
     run.balance.begin()
+    if run.model.config.further is not None:
+        batches = [look_ahead(batch) for batch in batches]
     batches = [own_part(batch, run.backend.view[CP]) for batch in batches]
     with backend.scope():
         loss = run.passes.backward(batches, valid_tokens(run, batches).clamp(min=1))

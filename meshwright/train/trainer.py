@@ -21,6 +21,7 @@ from meshwright.train.checkpoint.marker import Progress
 from meshwright.train.checkpoint.recipe import demand_same_data, demand_same_run
 from meshwright.train.checkpoint.resume import VARIABLE, Resumed, find, inherited, open_run
 from meshwright.train.checkpoint.together import on_the_first
+from meshwright.train.compute import demand_device
 from meshwright.train.config import TrainConfig
 from meshwright.train.data import Batch, Corpus, open_corpus, prepare
 from meshwright.train.launch import device as devices
@@ -43,6 +44,7 @@ def run(config: TrainConfig, recipe: str) -> None:
     rank = Rank.of_environment()
     preflight(config, rank.world, "the number of processes")
     chosen = devices.choose(config.launch.device, rank.local_world)
+    demand_device(config.compute, chosen.type)
     device = devices.start(chosen, rank.local_index, threads=config.launch.threads)
     try:
         backend, everyone = connect(config, rank.index, device.type)

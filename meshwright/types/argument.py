@@ -9,7 +9,6 @@ from typing import Any, Final
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 
-
 _ADDRESS: Final = " at 0x"
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.argument import WHOLES, demand
+from meshwright.types.argument import WHOLES, demand, shown
 
 
 class SpmdType:

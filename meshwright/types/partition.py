@@ -50,9 +50,7 @@ class PartitionSpec(tuple[Entry, ...]):
         return tuple(self)
 
     def __repr__(self) -> str:
-        entries = (
-            f"({', '.join(map(shown, entry))})" if isinstance(entry, tuple) else shown(entry) for entry in self
-        )
+        entries = (f"({', '.join(map(shown, entry))})" if isinstance(entry, tuple) else shown(entry) for entry in self)
         return f"PartitionSpec({', '.join(map(str, entries))})"
 
     def layout(self, others: Mapping[str, SpmdType] | None = None) -> SpmdLayout:

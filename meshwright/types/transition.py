@@ -27,7 +27,7 @@ from typing import Final
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import FLAG, NAME, demand
-from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V, instead_of, shown_type
 from meshwright.types.layout import SpmdLayout
 
 

@@ -115,7 +115,7 @@ def test_the_table_has_what_forward_and_backward_call(parallel):
     with backend.scope():
         loss(model(tokens, tokens, tokens), tokens).backward()
     called: dict[tuple[str, str], int] = defaultdict(int)
-    for (_, axis, op), (_, size) in meter.calls.items():
+    for (_, axis, op), (_, size) in (*meter.calls.items(), *meter.backward.items()):
         called[axis, op] += size
     said: dict[tuple[str, str], int] = defaultdict(int)
     for row in judged(config).traffic:

@@ -14,7 +14,7 @@ from meshwright.comm.collectives import redistribute
 from meshwright.comm.grid import DENSE, WORLD, ParallelismDims
 from meshwright.comm.scope import current_mesh
 from meshwright.comm.threads import run_ranks
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, either
 from meshwright.train.assemble import assemble, local_backend, run_dims
 from meshwright.train.preflight import preflight
 from meshwright.types.kinds import P, R
@@ -128,10 +128,10 @@ def test_what_is_legal_cuts_no_head_and_leaves_each_query_its_keys(kv_heads, gro
         return
     with pytest.raises(ConfigError) as refused:
         preflight(laid_out(config, tp=tp), tp)
-    legal = ", ".join(str(degree) for degree in range(1, heads + 1) if fits(heads, kv_heads, degree))
+    legal = either(degree for degree in range(1, heads + 1) if fits(heads, kv_heads, degree))
     message = str(refused.value)
     assert f"{heads} heads with {kv_heads} key/value heads do not split over tp {tp}" in message
-    assert f"parallel.tp = one of {legal}\n" in f"{message}\n"
+    assert f"fix: --parallel.tp {legal}\n" in f"{message}\n"
 
 
 def fits(heads: int, kv_heads: int, tp: int) -> bool:

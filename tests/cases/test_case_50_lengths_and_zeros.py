@@ -15,7 +15,7 @@ from meshwright.comm.threads import run_ranks
 from meshwright.core.init import Constant
 from meshwright.core.module import Module
 from meshwright.core.sharding import ShardingConfig
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, either
 from meshwright.train.assemble import local_backend
 from meshwright.train.gradients import Gradients
 from meshwright.train.preflight import preflight
@@ -34,7 +34,7 @@ def test_a_length_that_tp_cannot_split(length, tp, legal):
         preflight(config, tp)
     message = str(refused.value)
     assert f"training.length: {length} tokens do not divide over tp {tp}" in message
-    assert f"training.length = one of {', '.join(map(str, legal))}, or --parallel.no-sequence-parallel" in message
+    assert f"fix: --training.length {either(legal)}, or --parallel.no-sequence-parallel" in message
     for fixed in legal:
         config.training.length = fixed
         preflight(config, tp)

@@ -112,7 +112,7 @@ def test_what_meshwright_refuses_in_a_recipe_keeps_its_reason(tmp_path: Path) ->
     file = own(tmp_path, "from meshwright.comm.grid import ParallelismDims\nParallelismDims(tp=0)\n")
     said = refusal(file)
     assert said.startswith(f"{file}:2: parallel.tp: 0 ranks")
-    assert "fix: parallel.tp = 1 to 1000000" in said
+    assert "fix: --parallel.tp from 1 to 1000000" in said
 
 
 def test_a_file_without_config(tmp_path: Path) -> None:

@@ -27,6 +27,39 @@ from meshwright.errors import SpmdTypeError
 from meshwright.types.kinds import I, P, R, S, V
 from tests.denotation import denoted, local, paired, sample
 
+CALLS = {"reduce_scatter": reduce_scatter, "all_reduce": all_reduce, "all_gather": all_gather}
+
+
+@pytest.mark.parametrize(
+    ("name", "src", "dst", "does", "mended"),
+    [
+        ("reduce_scatter", S(0), P, "puts zeros around this rank's piece", "src=P, dst=S(0)"),
+        ("reduce_scatter", V, P, "puts zeros around this rank's piece", "src=P, dst=V"),
+        ("all_reduce", R, P, "keeps the value on the first rank", "src=P, dst=R"),
+        ("all_gather", R, S(0), "keeps this rank's piece of what all have", "src=S(0), dst=R"),
+        ("all_gather", I, S(1), "keeps this rank's piece of what all have", "src=S(1), dst=I"),
+    ],
+)
+def test_a_source_and_a_destination_that_were_swapped_are_told(name, src, dst, does, mended):
+    with set_current_mesh(mesh(tp=2)), pytest.raises(SpmdTypeError) as error:
+        CALLS[name](torch.randn(4, 4), "tp", src=src, dst=dst)
+    (problem,) = error.value.problems
+    assert problem.what.startswith(f"{src!r} -> {dst!r} is no {name}: ")
+    assert does in problem.what
+    assert problem.fix == f"{name}(x, 'tp', {mended})"
+    assert f"{name} goes from " in problem.why
+
+
+def test_the_class_where_a_shard_belongs():
+    with set_current_mesh(mesh(tp=2)), typecheck():
+        for call in (
+            lambda x: assert_type(x, {"tp": S}),
+            lambda x: redistribute(x, "tp", src=S, dst=R),
+        ):
+            with pytest.raises(SpmdTypeError, match=r"S itself(.|\n)*fix: S\(0\) where dim 0 is cut, S\(dim\) where"):
+                call(torch.randn(4, 4))
+
+
 TWO = ParallelismDims(tp=2)
 GRID = ParallelismDims(dp_shard=2, tp=2)
 WHOLE = sample((4, 6), seed=5)

@@ -101,7 +101,7 @@ def test_neighbours_that_share_heads_divide_tp():
 @pytest.mark.parametrize(
     ("dims", "world", "fix"),
     [
-        (ParallelismDims(dp_shard=2, tp=2), 8, "parallel.dp_shard = 4"),
+        (ParallelismDims(dp_shard=2, tp=2), 8, "--parallel.dp-shard 4"),
         (ParallelismDims(dp_shard=2, tp=3), 8, "start 6 processes"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_person_sees_over_how_many_ranks_experts_are_spread():
 
 
 def test_ep_takes_no_part_of_tp_or_cp():
-    with pytest.raises(ConfigError, match=r"parallel.ep: 6 ranks[\s\S]*one of 1, 2, 4, 8, 16"):
+    with pytest.raises(ConfigError, match=r"parallel.ep: 6 ranks[\s\S]*--parallel\.ep 1, 2, 4, 8 or 16"):
         ParallelismDims(dp_shard=4, cp=2, tp=2, ep=6)
 
 

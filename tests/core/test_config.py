@@ -11,7 +11,8 @@ import pytest
 from meshwright.core.config import Configurable
 from meshwright.core.module import Module
 from meshwright.models.attention import Attention, DotProduct
-from meshwright.models.decoder import Block, Decoder
+from meshwright.models.block import Block
+from meshwright.models.decoder import Decoder
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.layers import Embedding, Linear, RMSNorm
 from meshwright.models.rope import Rope

@@ -58,4 +58,4 @@ def test_heads_that_do_not_split_are_refused_with_the_legal_degrees(tp, right):
     report = check(laid_out({"tp": tp, "sequence_parallel": False}))
     assert report.right is right
     if not right:
-        assert any("one of 1, 2, 4, 8" in problem.fix for problem in report.problems)
+        assert any("--parallel.tp 1, 2, 4 or 8" in problem.fix for problem in report.problems)

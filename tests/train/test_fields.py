@@ -76,3 +76,28 @@ def test_a_switch_of_the_model():
     (problem,) = error.value.problems
     assert problem.where == "model.tied"
     assert "--model.no-tied" in problem.fix
+
+
+def of_two(spec, modules):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("layouts", "what"),
+    [
+        (of_two, "of_two(spec, modules) cannot be called as layouts(spec, modules, plan): it has no plan"),
+        (lambda spec: None, "it has no modules and no plan"),
+        (lambda spec, modules, plan, more: None, "missing a required argument: 'more'"),
+    ],
+)
+def test_layouts_that_take_something_else_are_named_where_they_stand(layouts, what):
+    (problem,) = problems(replace(small(), layouts=layouts))
+    assert problem.where == f"{__file__}:{layouts.__code__.co_firstlineno}"
+    assert what in problem.what
+    with pytest.raises(ConfigError, match="cannot be called as layouts"):
+        run_dims(replace(small(), layouts=layouts))
+
+
+def test_layouts_that_are_no_function():
+    (problem,) = problems(replace(small(), layouts={}))
+    assert (problem.where, problem.fix) == ("layouts", "def layouts(spec, modules, plan): ...")

@@ -222,8 +222,8 @@ class TestWorld:
     @pytest.mark.parametrize(
         ("parallel", "world", "fix"),
         [
-            ({"dp_shard": 2, "tp": 2}, 8, "parallel.dp_shard = 4"),
-            ({"dp_shard": 2}, 4, "parallel.dp_shard = 4"),
+            ({"dp_shard": 2, "tp": 2}, 8, "--parallel.dp-shard 4"),
+            ({"dp_shard": 2}, 4, "--parallel.dp-shard 4"),
             ({"tp": 2}, 3, "start 2 processes, or choose degrees that multiply to 3"),
         ],
     )

@@ -22,6 +22,11 @@ def test_there_and_back(layout):
     assert PartitionSpec.of(layout, dims=5).layout(others) is layout
 
 
+def test_what_is_no_axis_is_told_without_the_place_where_it_lies():
+    with pytest.raises(SpmdTypeError, match=r"dim 0: a object names no axes"):
+        PartitionSpec(object())
+
+
 def test_entries_are_axes_outermost_first():
     spec = PartitionSpec("dp", None, ("tp", "cp"))
     assert spec.layout({"ep": P}) == {"dp": S(0), "ep": P, "tp": S(2), "cp": S(2)}

@@ -68,7 +68,7 @@ def _not_writable(cache: Path, error: OSError) -> ConfigError:
         Problem(
             where="data.cache",
             what=f"the folder {str(cache)!r} cannot be written: {error.strerror}",
-            fix="data.cache with a folder that can be written",
+            fix="--data.cache with a folder that can be written",
         )
     )
 

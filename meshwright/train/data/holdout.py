@@ -47,6 +47,6 @@ def _too_short(tokens: int) -> DataError:
         Problem(
             where="data.validation",
             what=f"nothing can be held out of the text, which has {tokens} tokens",
-            fix="more text in data.path, or data.validation 0",
+            fix="more text in data.path, or --data.validation 0",
         )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,17 +22,32 @@ class Batch:
     labels:    the next token of the same document; IGNORE after a document's last token and on padding
     positions: 0, 1, 2... from the beginning of each document, and of each row
     documents: number of the document within the row, from 0; padding is a document of its own
+    ahead, ahead_labels: tokens and labels of the next place, as `look_ahead` makes them
     """
 
     tokens: Tensor
     labels: Tensor
     positions: Tensor
     documents: Tensor
+    ahead: Tensor | None = None
+    ahead_labels: Tensor | None = None
 
     @property
-    def fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All four, in the order in which they are declared: `Batch(*batch.fields)` is the batch."""
-        return self.tokens, self.labels, self.positions, self.documents
+    def fields(self) -> tuple[Tensor, ...]:
+        """Those that it has, in the order in which they are declared: `Batch(*batch.fields)` is the batch."""
+        given = (self.tokens, self.labels, self.positions, self.documents, self.ahead, self.ahead_labels)
+        return tuple(field for field in given if field is not None)
+
+
+def look_ahead(batch: Batch) -> Batch:
+    """The batch, which has whole rows, with the token after each and the one to predict after that. At the end of a
+    document, or of a row, the token itself stands in, and nothing is predicted."""
+    tokens, labels, documents = batch.tokens, batch.labels, batch.documents
+    ahead, ahead_labels = tokens.clone(), torch.full_like(labels, IGNORE)
+    goes_on = documents[:, 1:] == documents[:, :-1]
+    ahead[:, :-1] = torch.where(goes_on, tokens[:, 1:], tokens[:, :-1])
+    ahead_labels[:, :-1] = torch.where(goes_on, labels[:, 1:], IGNORE)
+    return replace(batch, ahead=ahead, ahead_labels=ahead_labels)
 
 
 def count_rows(split: Split, length: int) -> int:

@@ -15,6 +15,7 @@ from meshwright.train.data.cache import digest_of, open_cache, publish, scratch
 from meshwright.train.data.config import DataConfig, check
 from meshwright.train.data.corpus import TOKENIZER_FILE, TRAIN, VALIDATION, Corpus, open_corpus, write_corpus_file
 from meshwright.train.data.holdout import hold_out
+from meshwright.train.data.readers import demand_packages
 from meshwright.train.data.sources import Source, find_sources, read
 from meshwright.train.data.store import write_split
 from meshwright.train.data.tokenizer import (
@@ -55,6 +56,7 @@ def prepare(config: DataConfig, *, length: int, progress: Progress | None = None
     tokenizer = ["bpe", config.vocab] if given is None else ["given", hashlib.sha256(given).hexdigest()]
     folder = cache / "corpora" / digest_of(*text, *tokenizer, config.validation)
     if not folder.exists():
+        demand_packages((source.kind, source.name) for source in sources)
         progress = progress or (lambda stage, share: None)
         with scratch(cache) as work:
             if given is None:

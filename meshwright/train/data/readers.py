@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
-from meshwright.errors import DataError, Problem, nearest
+from meshwright.errors import DataError, Problem, install, nearest
 
 Reader = Callable[[str, str], Iterator[tuple[str, float]]]  # (name, field) -> (text, share of the source read)
 
 STANDARD_LIBRARY = "standard library"
 HUB = "hf"
+_PACKAGES = {".parquet": ("pyarrow", "pyarrow.parquet"), HUB: ("datasets",)}
 
 
 def decode(data: bytes, *, name: str, offset: int = 0) -> str:
@@ -31,7 +33,7 @@ def decode(data: bytes, *, name: str, offset: int = 0) -> str:
             where=name,
             what=f"not text: byte {offset + wrong} is {data[wrong]:#04x}",
             why="text is read as UTF-8, in which that byte cannot stand there" if data[wrong] else "text holds no NUL",
-            fix="convert the file (iconv -f ITS-ENCODING -t utf-8) or leave it out of data.path",
+            fix="convert the file (iconv -f ITS-ENCODING -t utf-8) or leave it out of --data.path",
         )
     )
 
@@ -42,7 +44,7 @@ def missing_field(where: str, field: str, names: Sequence[str]) -> DataError:
         Problem(
             where=where,
             what=f"no field {field!r}, only {', '.join(names) or 'nothing'}{nearest(field, names)}",
-            fix="name the one that holds the text in data.field",
+            fix="--data.field with the one that holds the text",
         )
     )
 
@@ -53,7 +55,7 @@ def not_a_string(where: str, field: str, value: object) -> DataError:
         Problem(
             where=where,
             what=f"field {field!r} holds {type(value).__name__}, not a string",
-            fix="name another field in data.field, or take the row out",
+            fix="--data.field with another field, or take the row out",
         )
     )
 
@@ -61,8 +63,18 @@ def not_a_string(where: str, field: str, value: object) -> DataError:
 def absent_package(where: str, package: str) -> DataError:
     """`where` needs an optional package."""
     return DataError(
-        Problem(where=where, what=f"needs the package {package!r}", fix="pip install 'meshwright[hf]'"),
+        Problem(where=where, what=f"needs the package {package!r}", fix=install("hf")),
     )
+
+
+def demand_packages(kinds: Iterable[tuple[str, str]]) -> None:
+    """Errors: `DataError` for the first (kind, name of a source) whose reader needs a package that is not there."""
+    for kind, name in kinds:
+        for package in _PACKAGES.get(kind, ()):
+            try:
+                import_module(package)
+            except ImportError:
+                raise absent_package(name, package.partition(".")[0]) from None
 
 
 def read_text(name: str, field: str) -> Iterator[tuple[str, float]]:
@@ -120,11 +132,10 @@ def _json_field(line: str, field: str, *, where: str) -> str:
 
 def read_parquet(name: str, field: str) -> Iterator[tuple[str, float]]:
     """The rows of one column of a Parquet file."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise absent_package(name, "pyarrow") from None
+    demand_packages([(".parquet", name)])
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         file = pyarrow.parquet.ParquetFile(name)
     except pyarrow.ArrowInvalid as error:
@@ -143,10 +154,9 @@ def read_parquet(name: str, field: str) -> Iterator[tuple[str, float]]:
 
 def read_hub(name: str, field: str) -> Iterator[tuple[str, float]]:
     """The rows of one column of a Hugging Face data set, `name` being hf:owner/name[:split]."""
-    try:
-        import datasets
-    except ImportError:
-        raise absent_package(name, "datasets") from None
+    demand_packages([(HUB, name)])
+    import datasets
+
     _, dataset, *split = name.split(":", 2)
     try:
         rows = datasets.load_dataset(dataset, split=split[0] if split else "train")
@@ -155,7 +165,7 @@ def read_hub(name: str, field: str) -> Iterator[tuple[str, float]]:
             Problem(
                 where=name,
                 what=f"cannot be loaded: {error}",
-                fix="data.path as hf:owner/name[:split], a name and a split that exist, and a connection to the hub",
+                fix="--data.path hf:owner/name[:split], a name and a split that exist, and a connection to the hub",
             )
         ) from error
     if field not in rows.column_names:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import DataError, Problem, nearest
+from meshwright.errors import DataError, Problem, nearest_path
 from meshwright.train.data.readers import FILE_KINDS, HUB, READERS, STANDARD_LIBRARY
 
 LEFT_OUT_OF_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
@@ -63,7 +63,7 @@ def standard_library() -> tuple[Source, ...]:
             Problem(
                 where="data.path",
                 what=f"empty, and this interpreter has no Python sources in {root!r}",
-                fix="data.path with text of your own",
+                fix="--data.path with text of your own",
             )
         )
     return sources
@@ -186,7 +186,7 @@ def _absent(name: str) -> Problem:
     missing = Path(os.path.abspath(name))
     while not missing.parent.exists():
         missing = missing.parent
-    near = nearest(missing.name, os.listdir(missing.parent)) if missing.parent.is_dir() else ""
+    near = nearest_path(name)
     return Problem(
         where="data.path",
         what=f"{name!r} does not exist{near}",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from meshwright.errors import ConfigError, Problem, nearest
+from meshwright.errors import ConfigError, Problem, nearest_path
 
 END_OF_TEXT = "<|end_of_text|>"
 USUAL_ENDS = (END_OF_TEXT, "<|endoftext|>", "</s>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>")
@@ -104,12 +104,11 @@ def read_tokenizer_file(path: str) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        names = [other.name for other in file.parent.iterdir()] if file.parent.is_dir() else []
         raise ConfigError(
             Problem(
                 where="data.tokenizer",
-                what=f"{path!r} cannot be read: {error.strerror}{nearest(file.name, names)}",
-                fix="the path of a tokenizer.json, or leave data.tokenizer out: one is trained on the text",
+                what=f"{path!r} cannot be read: {error.strerror}{'' if file.exists() else nearest_path(str(file))}",
+                fix="the path of a tokenizer.json, or --data.tokenizer None: one is trained on the text",
             )
         ) from None
 

@@ -94,6 +94,7 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolde
     what else the ranks need to know."""
     from meshwright.train.checkpoint import resume
     from meshwright.train.checkpoint.recipe import demand_same_data, demand_same_run
+    from meshwright.train.compute import demand_device
     from meshwright.train.data import prepare
     from meshwright.train.launch.device import choose
     from meshwright.train.preflight import check_vocabulary, preflight
@@ -101,7 +102,7 @@ def _prepare(recipe: str, config: TrainConfig, processes: int) -> tuple[RunFolde
 
     preflight(config, processes)
     check_extras(config)
-    choose(config.launch.device, processes)
+    demand_device(config.compute, choose(config.launch.device, processes).type)
     title = recipes.title(recipe)
     resumed = resume.find(config, title)
     if resumed is not None:

@@ -34,11 +34,22 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
         "mesh": f"{_ranks(run.backend.dims)} on {device}, backend {config.parallel.backend}{_pipeline(config)}",
         **_compute(config),
         "layouts": _layouts(config, run),
-        "data": f"{short(corpus.train_tokens)} tokens in {short(corpus.train_documents)} documents, "
-        f"{short(corpus.validation_tokens)} more for validation",
+        "data": f"{short(corpus.train_tokens)} tokens in {_documents(corpus.train_documents)}, "
+        f"{short(corpus.validation_tokens)} more for validation{_epochs(config, corpus)}",
         "steps": f"{training.steps} of {training.batch} x {training.length} tokens",
         "run": str(folder.path),
     }
+
+
+def _documents(count: int) -> str:
+    return f"{short(count)} document{'s' * (count != 1)}"
+
+
+def _epochs(config: TrainConfig, corpus: Corpus) -> str:
+    """How often the run goes round the data, where it does."""
+    training = config.training
+    epochs = training.steps * training.batch * training.length / corpus.train_tokens
+    return f"; the run goes round them {epochs:.3g} times" if epochs > 1 else ""
 
 
 def _most(stored: int) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from meshwright.errors import ConfigError, Problem
+from meshwright.errors import ConfigError, Problem, install
 from meshwright.train.show.plot import loss_svg
 from meshwright.train.show.record import StepRecord
 from meshwright.train.show.run_folder import RunFolder
@@ -119,6 +119,6 @@ def check_extras(config: TrainConfig) -> None:
             Problem(
                 where="output.tensorboard",
                 what="tensorboard is not installed",
-                fix="pip install 'meshwright[tensorboard]', or --output.no-tensorboard",
+                fix=f"{install('tensorboard')}; or --output.no-tensorboard",
             )
         )

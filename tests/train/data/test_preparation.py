@@ -12,6 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from meshwright.errors import DataError
 from meshwright.train.data import prepare
 from meshwright.train.data.packing import IGNORE
 
@@ -177,6 +178,14 @@ def test_a_data_set_of_the_hub_is_prepared_under_its_name(config, monkeypatch):
     assert texts(corpus, "train")[:-1] == [f"row {number}" for number in range(20)]
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert prepare(config("hf:owner/name", validation=0), length=16) == corpus
+
+
+def test_a_missing_package_is_told_before_anything_is_begun(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    said = []
+    with pytest.raises(DataError, match="needs the package 'datasets'"):
+        prepare(config("hf:owner/name"), length=16, progress=lambda stage, share: said.append(stage))
+    assert said == []
 
 
 def test_the_corpus_file_is_json(config, stories):

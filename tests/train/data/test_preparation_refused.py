@@ -33,7 +33,7 @@ def test_all_unreadable_files_are_in_one_error(config, stories, tokenizer):
 
 def test_a_path_that_does_not_exist(config, stories):
     [problem] = refused(DataError, config(f"{stories}s"))
-    assert problem.what == f"'{stories}s' does not exist, did you mean 'stories'?"
+    assert problem.what == f"'{stories}s' does not exist, did you mean '{stories}'?"
 
 
 def test_a_tokenizer_that_does_not_exist(config, stories, tmp_path):

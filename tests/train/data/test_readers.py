@@ -192,7 +192,7 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch, tmp_
     monkeypatch.setitem(sys.modules, hidden, None)
     found = problem("hf:owner/tales" if kind == "hf" else tmp_path / "a.parquet", kind)
     assert found.what == f"needs the package {package!r}"
-    assert found.fix == "pip install 'meshwright[hf]'"
+    assert found.fix == "pip install -e '.[hf]' in a clone of meshwright, else pip install 'meshwright[hf]'"
 
 
 def test_json_is_read_as_python_writes_it(tmp_path):

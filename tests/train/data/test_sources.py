@@ -72,14 +72,14 @@ def test_a_path_that_does_not_exist_has_its_nearest_name():
     [problem] = problems("corpus/trian.txt")
     assert (problem.where, problem.what) == (
         "data.path",
-        "'corpus/trian.txt' does not exist, did you mean 'train.txt'?",
+        "'corpus/trian.txt' does not exist, did you mean 'corpus/train.txt'?",
     )
 
 
 def test_a_folder_that_does_not_exist_is_the_part_that_is_named():
     files("corpus/train.txt")
     [problem] = problems("corpsu/train.txt")
-    assert problem.what == "'corpsu/train.txt' does not exist, did you mean 'corpus'?"
+    assert problem.what == "'corpsu/train.txt' does not exist, did you mean 'corpus/train.txt'?"
 
 
 def test_where_nothing_is_near_the_folder_is_named(tmp_path):

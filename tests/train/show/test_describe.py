@@ -32,13 +32,13 @@ CORPUS = Corpus(
 FOLDER = RunFolder(Path("runs/one"))
 
 
-def described(config):
+def described(config, corpus=CORPUS):
     dims = run_dims(config)
 
     def program(rank):
         run = programs.on_thread(rank, dims, config)
         held = sum(param.numel() for param in run.model.parameters())
-        return describe(config, run, CORPUS, FOLDER), held
+        return describe(config, run, corpus, FOLDER), held
 
     return run_ranks(dims, program, {**DENSE, **WORLD})
 
@@ -90,3 +90,14 @@ def test_model_mesh_data_and_folder():
     assert lines["mesh"] == "dp_shard 2 x tp 2 = 4 ranks on cpu, backend spmd_types"
     assert lines["data"].startswith(f"{short(12_000)} tokens in {short(300)} documents")
     assert lines["run"] == "runs/one"
+
+
+def test_data_that_the_run_goes_round_again():
+    config = small()
+    config.training = TrainingConfig(steps=30, length=8, batch=5)
+    for tokens, documents, data in (
+        (1200, 2, "1.2k tokens in 2 documents, 500 more for validation"),
+        (400, 1, "400 tokens in 1 document, 500 more for validation; the run goes round them 3 times"),
+    ):
+        corpus = replace(CORPUS, train_tokens=tokens, train_documents=documents)
+        assert described(config, corpus)[0][0]["data"] == data
