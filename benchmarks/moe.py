@@ -26,6 +26,7 @@ from meshwright.comm.transport import Transport
 from meshwright.models.dispatch import AllToAll, Compute
 from meshwright.models.spec import ModelSpec
 
+MODELS = ("qwen3_moe", "deepseek_v3")
 LAYOUT: Mapping[str, int] = {"dp_shard": 2, "tp": 4, "ep": 4}
 _ARITHMETIC = (
     "aten::mm",
@@ -68,9 +69,9 @@ def marked(self: AllToAll, x: Tensor, chosen: Tensor, compute: Compute) -> Tenso
 
 def shares(step: Step) -> tuple[float, float]:
     """Of the time of a step: of arithmetic, and of dispatch and combine, forward and backward."""
-    with patch.object(AllToAll, "__call__", marked), profile(activities=[ProfilerActivity.CPU]) as recorded:
-        with record_function("step"):
-            step()
+    recorder = profile(activities=[ProfilerActivity.CPU])
+    with patch.object(AllToAll, "__call__", marked), recorder as recorded, record_function("step"):
+        step()
     found = {event.key: event for event in recorded.key_averages()}
     whole = found["step"].cpu_time_total
     arithmetic = sum(found[name].self_cpu_time_total for name in _ARITHMETIC if name in found)
@@ -95,7 +96,9 @@ def measure(name: str, model: ModelSpec, repeat: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=60, help="steps of each backend")
-    parser.add_argument("--model", choices=("qwen3_moe", "deepseek_v3"), nargs="*", default=["qwen3_moe", "deepseek_v3"])
+    parser.add_argument(
+        "--model", choices=("qwen3_moe", "deepseek_v3"), nargs="*", default=["qwen3_moe", "deepseek_v3"]
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with fake_world(), dealt_evenly():

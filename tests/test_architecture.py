@@ -33,7 +33,7 @@ BELOW: Mapping[str, tuple[str, ...]] = {
     "flags": ("errors",),
     "train/data": ("errors",),
     "train": ("train/data", "backends", "models", "core", "comm", "types", "errors", "terminal", "recipes", "version"),
-    "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors", "codes"),
+    "audit": ("check", "train", "backends", "models", "core", "comm", "types", "errors", "codes", "terminal"),
     "recipes": ("train", "models", "errors"),
     "parity": ("recipes", "flags", "train", "train/data", "comm", "types", "errors", "terminal"),
     "cli": ("recipes", "flags", "audit", "parity", "train", "terminal", "errors", "version"),

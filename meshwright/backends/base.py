@@ -69,9 +69,7 @@ class Backend(ABC):
     def storage(self) -> Storage:
         """How parameters lie at rest."""
 
-    def store(
-        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
-    ) -> None:
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]) -> None:
         """Put the parameters into their storage; see `Storage.store`."""
         self.storage.store(model, blocks, layouts)
 

@@ -56,9 +56,7 @@ class Fsdp(Storage):
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
         return [*super().problems(name, layout), *unplaced(layout, self.dims.compute, name)]
 
-    def store(
-        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
-    ) -> None:
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]) -> None:
         policy = self.policy
         common: dict[str, Any] = {
             "mesh": self.mesh,

@@ -110,9 +110,7 @@ class Storage(ABC):
         """A parameter of global shape on meta -> what stands for this rank's part until `store`."""
 
     @abstractmethod
-    def store(
-        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
-    ) -> None:
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]) -> None:
         """Take over the parameters of `model`; what of each of `blocks` is of one family is gathered and freed as one.
 
         layouts: of the states by name, on the axes of compute that are on.
@@ -158,9 +156,7 @@ class Replicated(Storage):
     def state(self, value: Tensor, layout: SpmdLayout, axes: Axes) -> Tensor:
         return value.new_empty(lower(layout, axes).local_shape(tuple(value.shape), self.degree, self.index))
 
-    def store(
-        self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]
-    ) -> None:
+    def store(self, model: nn.Module, blocks: Sequence[Sequence[nn.Module]], layouts: Mapping[str, SpmdLayout]) -> None:
         pass  # they lie as they are
 
     def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:

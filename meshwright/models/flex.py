@@ -23,7 +23,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None = No
     `scaled_dot_product_attention` with that mask."""
     shared = q.shape[1] != k.shape[1]
     nested = torch.compiler.is_compiling()  # what is compiled with the block around it is not compiled again
-    run: Callable[..., Any] = _compiled() if q.is_cuda and not nested else flex_attention
+    run: Callable[..., Any] = flex_attention
+    if q.is_cuda and not nested:
+        run = _compiled()
     out: Tensor = run(q, k, v, block_mask=blocks(mask), scale=scale, enable_gqa=shared)
     return out
 

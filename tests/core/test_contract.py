@@ -8,9 +8,9 @@ from meshwright.backends.parallelize import parallelize
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.shapes import shape_view
 from meshwright.core.sharding import LocalMapConfig
+from meshwright.train.assemble import local_backend
 from meshwright.types.kinds import I, P, R, S, V
 from meshwright.types.planner import Transition
-from meshwright.train.assemble import local_backend
 from tests.core.toys import calling, holding
 from tests.ranks import on_meta, refused
 

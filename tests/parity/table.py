@@ -24,7 +24,9 @@ STEPS: Final = 10
 RATE: Final = 1e-2
 WITHIN: Final = 1e-6
 FILE: Final = Path(__file__).parents[2] / "docs" / "parity.md"
-RECIPES: Final = {"Llama 3": "llama3_debug", "Qwen3": "qwen3_debug"}
+DENSE: Final = {"Llama 3": "llama3_debug", "Qwen3": "qwen3_debug"}
+SPARSE: Final = {"Qwen3-MoE": "qwen3_moe_debug", "DeepSeek-V3": "deepseek_v3_debug"}
+RECIPES: Final = {**DENSE, **SPARSE}
 OTHERS: Final[Sequence[BackendName]] = ("full_dtensor", "partial_dtensor")
 ONE: Final[Mapping[str, Mapping[str, object]]] = {
     "FSDP 2": {"dp_shard": 2},
@@ -47,6 +49,25 @@ _TOGETHER: Final = (
     ("FSDP 2", "CP 2", "TP 2 SP"),
 )
 
+_SPREAD: Final = (
+    (2, "FSDP 2"),
+    (2, "CP 2"),
+    (2, "TP 2"),
+    (2, "TP 2 SP"),
+    (2, "HSDP 2x2"),
+    (2, "FSDP 2", "CP 2"),
+    (4, "FSDP 2", "CP 2"),
+    (2, "FSDP 2", "TP 2"),
+    (4, "FSDP 2", "TP 2 SP"),
+    (4, "CP 2", "TP 2 SP"),
+    (2, "HSDP 2x2", "TP 2 SP"),
+    (4, "HSDP 2x2", "CP 2"),
+    (4, "FSDP 2", "CP 2", "TP 2"),
+    (4, "FSDP 2", "CP 2", "TP 2 SP"),
+    (8, "FSDP 2", "CP 2", "TP 2 SP"),
+)
+"""Ranks over which experts are spread, and the layout beside."""
+
 Curve = Sequence[tuple[float, float]]
 """Loss and gradient norm of each step."""
 
@@ -63,8 +84,17 @@ class Row:
 
 def layouts() -> dict[str, ParallelConfig]:
     """Name -> layout, of one axis, two and three."""
-    both = {" + ".join(names): {k: v for name in names for k, v in ONE[name].items()} for names in _TOGETHER}
-    return {name: ParallelConfig(**fields) for name, fields in {**ONE, **both}.items()}  # type: ignore[arg-type]
+    return {" + ".join(names): _together(*names) for names in (*((name,) for name in ONE), *_TOGETHER)}
+
+
+def of(model: str) -> dict[str, ParallelConfig]:
+    """The layouts of a model's rows; of one with experts also those in which they are spread."""
+    spread = {" + ".join((*names, f"EP {ep}")): _together(*names, ep=ep) for ep, *names in _SPREAD}
+    return layouts() | (spread if model in SPARSE else {})
+
+
+def _together(*names: str, **more: object) -> ParallelConfig:
+    return ParallelConfig(**{key: value for name in names for key, value in ONE[name].items()}, **more)  # type: ignore[arg-type]
 
 
 def curve(run: Assembly, config: TrainConfig, shapes: Shapes) -> list[tuple[float, float]]:
@@ -86,12 +116,12 @@ def curve_on(rank: int, recipe: Recipe, layout: ParallelConfig, shapes: Shapes) 
 
 def rows(models: Mapping[str, str] = RECIPES, chosen: Mapping[str, ParallelConfig] | None = None) -> Iterator[Row]:
     """Every row; processes of one number of ranks are started once."""
-    chosen = layouts() if chosen is None else chosen
+    table = {model: of(model) if chosen is None else chosen for model in models}
     with closing(Started()) as started:
-        for world in sorted({world_of(layout) for layout in chosen.values()}):
+        for world in sorted({world_of(layout) for each in table.values() for layout in each.values()}):
             for model, name in models.items():
                 recipe = Recipe(name)
-                for called, layout in chosen.items():
+                for called, layout in table[model].items():
                     if world_of(layout) != world:
                         continue
                     shapes = Shapes.of(recipe.load(), layout)
@@ -147,17 +177,18 @@ def document(found: Sequence[Row]) -> str:
         "| model | layout | processes | one device | full_dtensor | partial_dtensor |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    worlds = {name: world_of(layout) for name, layout in layouts().items()}
     for row in found:
         measure = row.curves["spmd_types"]
         away = cell(measure, row.alone).partition(",")[0]
         others = [cell(row.curves[backend], measure) for backend in OTHERS]
-        lines.append(f"| {' | '.join([row.model, row.layout, str(worlds[row.layout]), away, *others])} |")
+        lines.append(
+            f"| {' | '.join([row.model, row.layout, str(world_of(of(row.model)[row.layout])), away, *others])} |"
+        )
     return "\n".join([*lines, ""])
 
 
 def _in_order(row: Row) -> tuple[int, int]:
-    return list(RECIPES).index(row.model), list(layouts()).index(row.layout)
+    return list(RECIPES).index(row.model), list(of(row.model)).index(row.layout)
 
 
 def main() -> None:
