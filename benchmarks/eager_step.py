@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import _clear_fast_path_sharding_prop_cache, _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -39,6 +40,9 @@ def fake_world() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        # what DTensor remembers of a mesh it takes for that of an equal one, whose groups have other names
+        _clear_sharding_prop_cache()
+        _clear_fast_path_sharding_prop_cache()
 
 
 def batch_of(rows: int, vocab: int, length: int = LENGTH) -> Batch:

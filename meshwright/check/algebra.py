@@ -32,10 +32,13 @@ from meshwright.types.layout import SpmdLayout
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """tag: what the result is; whole: its global shape, None where it depends on the values."""
+    """tag: what the result is; whole: its global shape, None where it depends on the values. anew: a write of it leaves
+    nothing of what the tensor held.
+    """
 
     tag: Tag
     whole: Shape | None
+    anew: bool = False
 
 
 def propagate(

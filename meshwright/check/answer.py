@@ -90,6 +90,8 @@ def kept(op: str, target: Operand, result: Result) -> Result:
 
     Where no gradient flows R and I are not told apart: the tensor stays what it was.
     """
+    if result.anew and not target.known:
+        return result
     demand_kept(op, target, result)
     stays = not torch.is_grad_enabled() and target.tag.fresh is None
     return Result(target.tag, target.whole) if stays else result

@@ -15,10 +15,11 @@ from meshwright.check import source
 from meshwright.check.algebra import agree
 from meshwright.check.context import active, is_type_checking
 from meshwright.check.intercept import listening
+from meshwright.check.memory import overwritten
 from meshwright.check.mode import STATES, TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
-from meshwright.check.tag import CONSTANT, UNKNOWN, Tag, read, typed, write
+from meshwright.check.tag import UNKNOWN, Tag, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R
@@ -172,7 +173,10 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
     for leaf in leaves:
         if leaf.grad is not None:
             known = read(leaf.grad)
-            write(leaf.grad, gradient_tag(leaf) if known in (UNKNOWN, CONSTANT) else known)  # as it is after the sum
+            tag = known if known.layout else gradient_tag(leaf)
+            write(leaf.grad, tag)  # as it is after the sum
+            if tag is not known:
+                overwritten(leaf.grad, tag)
 
 
 def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> None:

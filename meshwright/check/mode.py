@@ -17,8 +17,9 @@ from meshwright.check.algebra import Result
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
+from meshwright.check.memory import overwritten
 from meshwright.check.operand import FULL, Cut, Operand, Shape, keeps_sums, local_shape, operand
-from meshwright.check.refusal import Refused, no_rule, placed, rounded
+from meshwright.check.refusal import Refused, mixed, no_rule, placed, rounded
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
 from meshwright.check.shared import demand_unshared
@@ -136,11 +137,11 @@ class TypeCheck(TorchFunctionMode):
         """
         noted = x.__dict__
         tag = noted.get(ATTRIBUTE, UNKNOWN)
-        wants = x.requires_grad
-        if wants:
-            if tag.fresh is not None:
-                tag = UNKNOWN
-            wants = torch.is_grad_enabled()
+        if tag.fresh is not None or tag is UNKNOWN:
+            tag = read(x)
+        if tag.mixed:
+            raise mixed(tag.mixed)
+        wants = x.requires_grad and torch.is_grad_enabled()
         key = tag, x.shape, wants, x.dtype, self.local
         found = self._answers.operands.get(key)
         if found is None:
@@ -179,7 +180,11 @@ class TypeCheck(TorchFunctionMode):
                 typed_any = True
                 partial = partial or each.partial
         if not typed_any:
-            return self.note_plain(func(*args, **kwargs), seen, is_zero(rule, given, named, seen))
+            into = args[0] if rule.writes or kwargs.get("inplace") else kwargs.get("out")
+            zero = is_zero(rule, given, named, seen)
+            if into is not None:
+                return self.note_written(func(*args, **kwargs), into, seen, zero)
+            return self.note_plain(func(*args, **kwargs), seen, zero)
         target = args[0] if rule.writes else None
         if named:
             if kwargs.get("inplace"):
@@ -187,9 +192,12 @@ class TypeCheck(TorchFunctionMode):
             elif "out" in named:
                 del named["out"]
                 target = kwargs["out"]
+        untyped: list[Tensor] = []
         if target is not None:
             for tensor in _tensors(target):
                 demand_unshared(rule.name, tensor)
+                if not read(tensor).layout:
+                    untyped.append(tensor)
         manner = self._manner() if self._numbers or self._places or self.varying_seed else self.local
         key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:
@@ -206,6 +214,8 @@ class TypeCheck(TorchFunctionMode):
         if target is not None:
             for tensor in _tensors(target):
                 written(tensor)
+            for tensor in untyped:
+                overwritten(tensor, read(tensor))
         return result
 
     def begin(self) -> None:
@@ -297,7 +307,17 @@ class TypeCheck(TorchFunctionMode):
         tag = constant if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
-                write(tensor, tag)
+                view = len(seen) == 1 and seen[0].tag.empty and tensor._base is not None
+                write(tensor, seen[0].tag if view else tag)
+        return result
+
+    def note_written(self, result: Any, into: Any, seen: Sequence[Operand], zero: bool = False) -> Any:
+        """Tag what a call on tensors without a type has written into, and the memory of it."""
+        constant = ZERO if zero else CONSTANT
+        tag = constant if all(each.tag.fresh is not None for each in seen) else UNKNOWN
+        for tensor in _tensors(into):
+            write(tensor, tag)
+            overwritten(tensor, tag)
         return result
 
     def problem(

@@ -274,6 +274,16 @@ def _asked(text: str) -> str:
     return f"{name}, {dim.removesuffix(']')}" if found else "x, dim"
 
 
+def mixed(axis: str) -> Refused:
+    """A tensor of which parts were written as parts of a sum over ranks, and others as what is none."""
+    return Refused(
+        f"on axis {axis!r} a part of a tensor holds what is P, and another part what is not",
+        "a tensor has one type on each axis: as P all of it would be summed over the ranks, else nothing",
+        f"use its parts for themselves; or {change('part', axis, P, R)} before the part is written into it",
+        code=Code.WRITE,
+    )
+
+
 def varying_seed(axis: str, kind: SpmdType, op: str) -> Refused:
     """Random numbers of a generator that every rank seeded with another number."""
     return Refused(

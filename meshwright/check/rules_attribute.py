@@ -10,6 +10,7 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result, agree
 from meshwright.check.formula import Formula
+from meshwright.check.memory import overwritten
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, typed_number
 from meshwright.check.rule import Pure, forms, getter, setter, special
@@ -78,6 +79,8 @@ def set_data(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], 
                 code=Code.WRITE,
             )
     func(*args, **kwargs)
+    if mine and not theirs:
+        overwritten(x, read(x))
     written(x)
 
 

@@ -11,12 +11,13 @@ from meshwright.check import source
 from meshwright.check.algebra import agree
 from meshwright.check.factors import Factor, assembled, end_to_end, factored, joined, unsharded
 from meshwright.check.forget import varying
+from meshwright.check.memory import overwritten
 from meshwright.check.mode import STATES
 from meshwright.check.operand import Operand, operand, whole_shape
-from meshwright.check.refusal import Refused, change, other_order
+from meshwright.check.refusal import Refused, change, mixed, other_order
 from meshwright.check.report import Trusted
 from meshwright.check.rule import special
-from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, is_stale, read, typed, write
+from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, held, is_stale, read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type, assert_type_like
 from meshwright.comm.steps import BoundStep
@@ -51,7 +52,9 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
     tag = UNKNOWN if is_stale(x) or read(x) is ASSUMED else read(x)
     for axis in stated:
         _ = check.mesh[axis]  # the mesh says which axes there are
+    loose = not tag.layout
     if tag is UNKNOWN:
+        _demand_held(x, stated)
         write(x, UNKNOWN)
         known, counted, seen = SpmdLayout({}), tag.counted, None
     else:
@@ -63,7 +66,30 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
     whole_shape(tuple(x.shape), layout, check.mesh)
     leaf = x.is_leaf and x.requires_grad
     write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, counted))
+    if loose:
+        overwritten(x, read(x))
     return x
+
+
+def _demand_held(x: Tensor, stated: SpmdLayout) -> None:
+    """A leaf is what its memory holds, but for R and I, which only its gradient tells apart.
+
+    Errors: `Refused` where something else was written into it by another name.
+    """
+    if not x.requires_grad or is_stale(x):
+        return
+    memory = held(x)
+    if memory.mixed:
+        raise mixed(memory.mixed)
+    for axis, kind in memory.layout.items():
+        said = stated.get(axis, kind)
+        if not agree(kind, said, flows=False) and {kind.letter, said.letter} != {"S", "V"}:
+            raise Refused(
+                f"the memory of x holds what is {kind!r} on axis {axis!r}, not {said!r}",
+                "it was written, or its type stated, by another name of the same memory",
+                f"state {kind!r}; or make it {change('x', axis, kind, said)}",
+                code=Code.OTHER_TYPE,
+            )
 
 
 def _verified(check: TypeCheck, seen: Operand, stated: SpmdLayout) -> SpmdLayout:

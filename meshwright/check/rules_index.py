@@ -58,9 +58,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     given = check.seen_by_rules(index, seen)
     mine, theirs = check.operand(target), check.seen_by_rules(value, seen)
     if not any(operand.layout for operand in (mine, *seen)):
-        result = func(*args, **kwargs)
-        check.note_plain(target, [mine, *seen])
-        return result
+        return check.note_written(func(*args, **kwargs), target, [mine, *seen])
     _demand_same_places(mine, [each for each in seen if each is not theirs])
     if mine.tag.fresh is not None:
         found = _into_fresh(check, mine, theirs, [each for each in seen if each is not theirs])

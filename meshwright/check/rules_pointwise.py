@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -13,8 +14,11 @@ from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
-from meshwright.check.tag import ZERO
+from meshwright.check.tag import ZERO, read
 from meshwright.check.term import Labels, Term, opaque
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
 
 UNARY: Final = """
     abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac lgamma log log10 log1p
@@ -167,15 +171,26 @@ _NEW: Final = Formula.read("input, src: src")
 @pure("copy", "fill")
 def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
     """What replaces the values of a tensor has the type of what it replaces, or one that could be added to it."""
-    if input.tag.fresh is None:
+    if input.known:
         return _OVERWRITTEN.infer("a write", (input, src), {})
-    return Result(_NEW.infer("a write", (input, src), {}).tag, None)
+    return Result(_NEW.infer("a write", (input, src), {}).tag, None, anew=True)
 
 
 @pure("zero")
 def zeroed(input: Operand) -> Result:
     """Zeros are of any type, and so of the one that the tensor has."""
     return Result(ZERO if input.tag.fresh is not None else input.tag, input.whole)
+
+
+_ZERO: Final = Pure("zero_", zeroed, writes=True)
+
+
+@special(torch.Tensor.zero_)
+def cleared(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Also of memory whose parts are of types that do not go together: zeros are of each of them."""
+    if read(args[0]).mixed:
+        return func(*args, **kwargs)
+    return check.judge(_ZERO, func, args, kwargs)
 
 
 _CAST: Final = Formula.read("input: input")

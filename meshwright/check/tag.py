@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from meshwright.check.memory import content, overwritten
 from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
@@ -49,7 +50,8 @@ class Tag:
     counted: axes on which it is V and what the ranks hold alike was added to it: a sum over ranks would count that
         once a rank.
     factors: set where some dim is a product, as a flattened dim is; then the layout counts factors in place of dims.
-    owner: the parameter whose gradient it is. stated: the source line that stated the type.
+    owner: the parameter whose gradient it is. stated: the source line that stated the type. mixed: the axis on which
+        parts of its memory are a sum over ranks, beside others that are none.
     """
 
     layout: SpmdLayout
@@ -58,6 +60,12 @@ class Tag:
     factors: Factors | None = None
     owner: weakref.ref[Tensor] | None = None
     stated: str = ""
+    mixed: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing stands in it yet: nobody has written it, or it is zero."""
+        return self.fresh is Fresh.ZERO or self.fresh is Fresh.EMPTY
 
     @property
     def even(self) -> bool:
@@ -117,12 +125,45 @@ def read(x: Tensor) -> Tag:
     A constant that wants a gradient is a leaf like any other: its author has to say what the gradient will be.
     """
     tag: Tag = x.__dict__.get(ATTRIBUTE, UNKNOWN)
-    return UNKNOWN if tag.fresh is not None and x.requires_grad else tag
+    if tag.fresh is None and tag is not UNKNOWN:
+        return tag
+    if x.requires_grad and x.is_leaf:
+        return UNKNOWN
+    return _by_memory(x, tag)
+
+
+def held(x: Tensor) -> Tag:
+    """What the memory of `x` holds, of which nothing else is known."""
+    return _by_memory(x, UNKNOWN)
+
+
+def _by_memory(x: Tensor, tag: Tag) -> Tag:
+    """`tag`, or what was written into the memory of `x` by other names of it; from then on `x` keeps that."""
+    found = content(x, tag.empty, tag.fresh is not None)
+    if found is None:
+        return UNKNOWN if x.requires_grad and tag is not UNKNOWN else tag
+    if found.mixed:
+        return _mixed.setdefault(found.mixed, Tag(_NOTHING, mixed=found.mixed))
+    if found.like is not None:
+        holds = found.like
+    elif found.layout:
+        holds = typed(found.layout, found.counted)
+    else:
+        return ZERO if found.zero else CONSTANT
+    if holds.layout and tag is not UNKNOWN:
+        write(x, holds)
+    return holds
+
+
+_mixed: Final[dict[str, Tag]] = {}
 
 
 def write(x: Tensor, tag: Tag) -> None:
     """Make `tag` what is known of `x`, as it is now."""
     known = x.__dict__
+    before: Tag | None = known.get(ATTRIBUTE)
+    if before is not None and before.fresh is not None and before is not tag:
+        overwritten(x, tag)
     if tag is UNKNOWN:
         known.pop(ATTRIBUTE, None)
         known.pop(VERSION, None)

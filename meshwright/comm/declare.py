@@ -17,14 +17,13 @@ from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
 from meshwright.types.kinds import Shard, SpmdType
 from meshwright.types.layout import SpmdLayout
-from meshwright.types.partition import PartitionSpec
+from meshwright.types.partition import PartitionSpec, know_axes
 
 Stated = Mapping[Any, SpmdType] | SpmdType | PartitionSpec | None
 """{axis: type}; a bare type, of every axis of the mesh that nothing else names; a spec of dims; or nothing."""
 T = TypeVar("T", bound=Tensor | Sequence[Tensor])
 
-PartitionSpec.axis_kinds = (str, MeshAxis, dist.ProcessGroup, DeviceMesh)
-PartitionSpec.axis_name = staticmethod(lambda axis: find(axis).name)
+know_axes((MeshAxis, dist.ProcessGroup, DeviceMesh), lambda axis: find(axis).name)
 
 
 def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:

@@ -24,15 +24,14 @@ class PartitionSpec(tuple[Entry, ...]):
     Errors: `SpmdTypeError` for another entry, and for an axis that is named twice.
     """
 
-    axis_kinds: ClassVar[tuple[type, ...]] = (str,)
-    axis_name: ClassVar[Callable[[Any], str]] = str
-    """What an axis may be, and its name: whoever knows meshes says both, since types know none."""
+    _axis_kinds: ClassVar[tuple[type, ...]] = (str,)
+    _axis_name: ClassVar[Callable[[Any], str]] = str
 
     def __new__(cls, *entries: Entry) -> PartitionSpec:
         named: list[Any] = []
         for dim, entry in enumerate(entries):
             axes = _axes(entry)
-            if (isinstance(entry, tuple) and not axes) or not all(isinstance(axis, cls.axis_kinds) for axis in axes):
+            if (isinstance(entry, tuple) and not axes) or not all(isinstance(axis, cls._axis_kinds) for axis in axes):
                 raise SpmdTypeError(
                     Problem(
                         where=f"dim {dim}",
@@ -76,7 +75,7 @@ class PartitionSpec(tuple[Entry, ...]):
         return SpmdLayout({**cut, **(others or {})})
 
     def _name(self, axis: Any) -> str:
-        return axis if isinstance(axis, str) else type(self).axis_name(axis)
+        return axis if isinstance(axis, str) else type(self)._axis_name(axis)
 
     @staticmethod
     def of(layout: SpmdLayout | Mapping[str, SpmdType], dims: int | None = None) -> PartitionSpec:
@@ -102,6 +101,12 @@ class PartitionSpec(tuple[Entry, ...]):
                 )
         cuts = (layout.sharding(dim) for dim in range(count if dims is None else dims))
         return PartitionSpec(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in cuts))
+
+
+def know_axes(kinds: tuple[type, ...], name: Callable[[Any], str]) -> None:
+    """Say what an axis may be besides a name, and how its name is found: types know no mesh."""
+    PartitionSpec._axis_kinds = (str, *kinds)
+    PartitionSpec._axis_name = staticmethod(name)
 
 
 def _axes(entry: Entry) -> tuple[Any, ...]:

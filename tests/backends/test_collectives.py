@@ -13,13 +13,24 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.eager_step import fake_world
+from benchmarks.moe import dealt_evenly
 from meshwright.audit.check import check
 from meshwright.train.config import TrainConfig
-from tests.backends.collectives.cells import BACKENDS, OF_EIGHT, PIPELINES, REGENERATE, Cell, calls_of, step_of, text_of
+from tests.backends.collectives.cells import (
+    BACKENDS,
+    EXPERTS,
+    OF_EIGHT,
+    PIPELINES,
+    REGENERATE,
+    Cell,
+    calls_of,
+    step_of,
+    text_of,
+)
 from tests.backends.collectives.record import OUTSIDE, Called, Recorder, axis_of, merged, same_axis
 from tests.processes import ranks
 
-CELLS = [Cell(layout, backend) for layout in (*OF_EIGHT, *PIPELINES) for backend in BACKENDS]
+CELLS = [Cell(layout, backend) for layout in (*OF_EIGHT, *EXPERTS, *PIPELINES) for backend in BACKENDS]
 
 
 @cache
@@ -27,7 +38,7 @@ def stages(cell: Cell) -> list[Counter[Called]]:
     """The collectives of the first rank of each stage."""
     if cell.layout in PIPELINES:
         return ranks(4).run(calls_of, cell)[:: cell.dims.world // cell.dims.pp]
-    with fake_world():
+    with fake_world(), dealt_evenly():
         return [calls_of(0, cell)]
 
 

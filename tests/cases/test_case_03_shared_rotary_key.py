@@ -6,6 +6,8 @@ reduced already is not reduced again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,9 +15,17 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.comm.threads import run_ranks
+from meshwright.models.layouts import activation
+from meshwright.parity.step import thread_parts
+from meshwright.train.config import TrainingConfig
+from tests.audit.recipes import declares, region
+from tests.audit.recipes import judged as checked
 from tests.cases.agreement import Held, agrees, refused_and_mended
+from tests.cases.mixtures import planted
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import sample
+from tests.models.specs import small_latent
+from tests.parity.harness import assert_same, global_batch, laid_out, on_threads, one_device
 
 R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
 TWO = on("tp", 2)
@@ -103,3 +113,47 @@ def test_the_printed_fix_makes_it_right():
         other=Held(sample((4, 3), 2), {"tp": S(0)}),
     )
     assert "summed over tp" in problem.fix
+
+
+KEY = "blocks.1.attention.shared_key"
+
+
+@st.composite
+def latents(draw, splits=(True, False)):
+    """Latent attention of drawn widths, its heads over tp."""
+    tp = draw(st.sampled_from([2, 3, 4]))
+    config = small_latent(
+        heads=tp * draw(st.integers(1, 2)),
+        hidden=tp * 4,
+        vocab=tp * 8,
+        q_latent=draw(st.sampled_from([0, 6])),
+        kv_latent=draw(st.integers(3, 8)),
+        nope_dim=draw(st.integers(1, 4)),
+        rope_dim=2 * draw(st.integers(1, 3)),
+        value_dim=draw(st.integers(2, 5)),
+    )
+    training = TrainingConfig(steps=10, length=tp * 4, batch=2, seed=draw(st.integers(0, 9)))
+    return laid_out(replace(config, training=training), tp=tp, sequence_parallel=draw(st.sampled_from(splits)))
+
+
+@settings(max_examples=6)
+@given(config=latents(), seed=st.integers(0, 99))
+def test_latent_attention_has_the_gradients_of_one_device(config, seed):
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(config, batches), one_device(config, batches))
+
+
+@settings(max_examples=4)
+@given(config=latents(splits=[False]), seed=st.integers(0, 99))
+def test_its_shared_key_taken_as_it_lies_is_refused_and_else_wrong(config, seed):
+    fault = declares(KEY, in_dst_shardings=None), region(KEY, shared=activation(I))
+    faulty = planted(config, *fault)
+    problem = checked(faulty).problems[0]
+    assert problem.where.startswith(KEY)
+    says(problem, "tp", "I", "'tp', src=I, dst=R), whose gradient is summed over tp")
+    converted = declares(KEY, in_dst_shardings={"shared": activation(R)}), region(KEY, shared=activation(P))
+    assert checked(planted(config, *fault, *converted)).right
+    batches = [global_batch(config, seed)]
+    own = thread_parts(faulty, batches)[0].grads["blocks.1.attention.wkv_a.weight"]
+    true = one_device(config, batches).grads["blocks.1.attention.wkv_a.weight"]
+    assert (own - true).norm() > 1e-2 * true.norm()

@@ -108,7 +108,7 @@ def test_a_cut_inside_a_head_is_refused_with_the_legal_answers(heads, kv_heads, 
         preflight(laid_out(config, tp=tp), tp)
     message = str(refused.value)
     assert f"{heads} heads with {kv_heads} key/value heads do not split over tp {tp}" in message
-    assert f"one of {legal}" in message
+    assert f"fix: --parallel.tp {either(legal.split(', '))}" in message
     for fixed in map(int, legal.split(", ")):
         config.training.length = fixed
         if fixed > 1:

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
+from meshwright.models.layouts import state
+from meshwright.parity.step import thread_parts
+from tests.audit.expert_recipes import states
+from tests.audit.recipes import applied
+from tests.audit.recipes import judged as checked
+from tests.cases.mixtures import GATE, mixtures, planted
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.parity.harness import assert_same, global_batch, on_threads, one_device
 
 
 def program(tokens, weights, axis, dims, reduce, held=spmd.R):
@@ -93,3 +100,26 @@ def test_nothing_is_added_to_a_gradient_that_was_reduced():
 
     says(refusal(lambda rank: program(rank, clear=False), dims), "tp", "R, P", "reduce once")
     assert judged(lambda rank: program(rank, clear=True), dims) == [pytest.approx(0.7)] * 2
+
+
+@settings(max_examples=8)
+@given(config=mixtures(), seed=st.integers(0, 99))
+def test_a_routers_gate_has_the_gradient_of_one_device(config, seed):
+    """Ranks route their own tokens, or make a part of what each expert gives: their parts are summed."""
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(config, batches), one_device(config, batches))
+
+
+@settings(max_examples=4)
+@given(config=mixtures([{"tp": 2, "ep": 2}, {"tp": 2}, {"dp_shard": 2, "tp": 2, "ep": 4}]), seed=st.integers(0, 99))
+def test_a_gate_whose_gradient_nobody_sums_is_refused_and_else_wrong(config, seed):
+    fault = states(GATE, weight=state(spmd.I))
+    faulty = planted(config, fault)
+    (problem,) = checked(faulty).problems
+    assert problem.where == f"{GATE}.sharding_config.state_shardings['weight']"
+    says(problem, "tp", "I")
+    assert checked(planted(config, fault, applied(problem))).right
+    batches = [global_batch(config, seed)]
+    own = [part.grads[f"{GATE}.weight"] for part in thread_parts(faulty, batches)]
+    true = one_device(config, batches).grads[f"{GATE}.weight"]
+    assert all((each - true).norm() > 1e-3 * true.norm() for each in own)

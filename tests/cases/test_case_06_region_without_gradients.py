@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.core.sharding import LocalMapConfig
+from meshwright.models.layouts import activation
+from tests.audit.expert_recipes import with_region
+from tests.audit.recipes import judged as checked
 from tests.cases.agreement import Held, agrees
+from tests.cases.mixtures import CHOICE, CUT, EXPERTS, mixtures, planted
 from tests.check.judged import on, refusal
 from tests.core.toys import calling
 from tests.denotation import sample
+from tests.parity.harness import assert_same, global_batch, on_threads, one_device
 from tests.ranks import refused
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
@@ -99,3 +104,26 @@ def test_a_module_says_so_when_it_is_built(axis):
     assert problem.fix == f"'tokens': {{{axis}:P}}, or None if it has no gradient"
     fixed = {"tokens": {other: P if other == axis else R.dual for other in ("dp", "cp", "tp")}}
     assert refused(declared(fixed, axis), on(axis, 2)) == ()
+
+
+@settings(max_examples=6)
+@given(config=mixtures(), place=st.sampled_from([EXPERTS, CHOICE]))
+def test_the_regions_of_a_mixture_have_no_default_either(config, place):
+    bare = planted(config, with_region(place, in_grad_shardings={}))
+    names = ["chosen", "weights", "x"] if place == EXPERTS else ["logits"]
+    problems = checked(bare).problems
+    field = f"{place}.sharding_config.local_map.in_grad_shardings"
+    assert [problem.where for problem in problems] == [f"{field}[{name!r}]" for name in names]
+    assert all("where R meets S inside a region the gradient is P" in problem.why for problem in problems)
+    whole = config.parallel.ep == 1 and config.parallel.tp > 1  # tokens are R on tp, and meet a part of each expert
+    assert all(("tp:P" in problem.fix) == whole for problem in problems)
+
+
+@settings(max_examples=3)
+@given(config=mixtures(CUT), seed=st.integers(0, 99))
+def test_tokens_whose_gradient_is_declared_p_have_that_of_one_device(config, seed):
+    p = activation(P)
+    declared = planted(config, with_region(EXPERTS, in_grad_shardings={"x": p, "weights": p, "chosen": None}))
+    assert checked(declared).right
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(declared, batches), one_device(config, batches))

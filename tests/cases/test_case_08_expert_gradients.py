@@ -15,7 +15,10 @@ from meshwright.check import typecheck
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.threads import run_ranks
 from meshwright.errors import SpmdTypeError
+from tests.audit.expert_recipes import Averaged, becomes
+from tests.cases.mixtures import EXPERTS, SPREAD, mixtures, planted
 from tests.denotation import sample
+from tests.parity.harness import global_batch, largest_error, on_threads, one_device
 
 R, P, S = spmd.R, spmd.P, spmd.S
 
@@ -99,3 +102,29 @@ def test_an_axis_of_one_rank_has_a_type_too():
 
     with pytest.raises(SpmdTypeError, match="P on axis 'efsdp'"):
         on_sparse(dims, program)
+
+
+@settings(max_examples=8)
+@given(
+    config=mixtures([*SPREAD, {"dp_shard": 4, "ep": 2}, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}]),
+    seed=st.integers(0, 99),
+)
+def test_the_experts_of_a_model_have_gradients_that_are_summed_once(config, seed):
+    """Tokens of all ranks reach an expert; the loss is divided by the tokens of all of them, and by nothing else."""
+    batches = [global_batch(config, seed)]
+    mine, true = (run(config, batches).grads for run in (on_threads, one_device))
+    names = [f"{EXPERTS}.{state}" for state in ("w1", "w2", "w3")]
+    assert all(true[name].abs().max() > 0 for name in names)
+    assert largest_error({name: mine[name] for name in names}, {name: true[name] for name in names})[0] < 1e-5
+
+
+@settings(max_examples=4)
+@given(
+    config=mixtures([{"dp_shard": 2, "ep": 2}, {"tp": 2, "ep": 2}, {"dp_shard": 2, "tp": 2, "ep": 4}]),
+    seed=st.integers(0, 99),
+)
+def test_divided_by_the_ranks_of_ep_they_are_too_small(config, seed):
+    batches = [global_batch(config, seed)]
+    mine = on_threads(planted(config, becomes(EXPERTS, Averaged)), batches).grads[f"{EXPERTS}.w1"]
+    true = one_device(config, batches).grads[f"{EXPERTS}.w1"]
+    torch.testing.assert_close(mine * config.parallel.ep, true, rtol=1e-4, atol=1e-6)

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.comm.threads import run_ranks
+from meshwright.models.layouts import state
+from meshwright.types.planner import Transition
+from tests.audit.expert_recipes import Biased, becomes
+from tests.audit.recipes import judged as checked
+from tests.cases.mixtures import CUT, EXPERTS, mixtures, planted
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.parity.harness import assert_same, global_batch, on_threads, one_device
 
 TWO = on("tp", 2)
 X, WEIGHT, BIAS = torch.ones(1, 2).double(), torch.ones(1, 2).double(), torch.tensor([10.0]).double()
@@ -163,3 +169,22 @@ def test_a_constant_for_each_position_of_a_rank_may_be_summed_over_them():
         return spmd.all_reduce(part, "tp", src=spmd.P, dst=spmd.R).item()
 
     assert judged(program, TWO) == [2.5, 2.5]
+
+
+ONCE = becomes(EXPERTS, Biased, b2=Transition(state(spmd.R), state(spmd.P)))
+ONCE_A_RANK = becomes(EXPERTS, Biased, b2=state(spmd.R))
+
+
+@settings(max_examples=3)
+@given(config=mixtures(CUT), seed=st.integers(0, 99))
+def test_a_bias_of_experts_that_are_cut_is_added_by_one_rank(config, seed):
+    """Inside the region of the experts, where their last product is a sum over tp."""
+    (problem,) = checked(planted(config, ONCE_A_RANK)).problems
+    assert problem.where.startswith(f"{EXPERTS}.forward: ")
+    says(problem, "tp", "P, R", "R -> P: convert(other, 'tp', src=R, dst=P)")
+    assert checked(planted(config, ONCE)).right
+    batches = [global_batch(config, seed)]
+    true = one_device(planted(config, ONCE), batches)
+    assert_same(on_threads(planted(config, ONCE), batches), true)
+    twice = on_threads(planted(config, ONCE_A_RANK), batches)
+    assert abs(twice.loss - true.loss) > 1e-4 * true.loss

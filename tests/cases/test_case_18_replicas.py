@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.cases.backends import everywhere
 from tests.cases.drawn import llamas
+from tests.cases.mixtures import mixtures
+from tests.models.specs import small_deepseek_v3, small_qwen3_moe
 from tests.parity.harness import Part, assert_same, global_batch, laid_out, on_threads, one_device, small, together
 from tests.parity.processes import on_processes
 
@@ -64,4 +66,28 @@ def test_on_every_backend_and_inside_a_pipeline():
     layouts = [{"dp_replicate": 2, "dp_shard": 2}, {"dp_replicate": 2, "tp": 2}, {"dp_replicate": 2, "pp": 2}]
     true = one_device(config, batches)
     for outcome in on_processes(everywhere(config, layouts), batches, 4):
+        assert_same(outcome, true)
+
+
+EXPERTS = [
+    {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
+    {"dp_replicate": 2, "tp": 2, "ep": 2},
+    {"dp_replicate": 2, "dp_shard": 2},
+    {"dp_shard": 4, "ep": 2},
+]
+
+
+@settings(max_examples=6)
+@given(config=mixtures([*EXPERTS, {"dp_replicate": 3, "tp": 2, "ep": 2}]), seed=st.integers(0, 99))
+def test_so_are_replicas_of_experts(config, seed):
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(config, batches), one_device(config, batches))
+
+
+@pytest.mark.parametrize("model", [small_qwen3_moe, small_deepseek_v3])
+def test_so_are_replicas_of_experts_on_processes(model):
+    config = model()
+    batches = [global_batch(config, 5)]
+    true = one_device(config, batches)
+    for outcome in on_processes([laid_out(config, **layout) for layout in EXPERTS], batches, 4):
         assert_same(outcome, true)

@@ -5,6 +5,7 @@ A layer without balancing is skipped, the later ones are not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -16,8 +17,14 @@ from hypothesis import strategies as st
 import meshwright.spmd as spmd
 from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.threads import run_ranks
+from tests.audit.expert_recipes import MovesItself, OwnCounts, UnsummedCounts, becomes
+from tests.audit.recipes import at
+from tests.audit.recipes import judged as checked
+from tests.cases.mixtures import CHOICE, mixtures, planted
 from tests.check.judged import judged, refusal, says
 from tests.denotation import local
+from tests.models.specs import small_deepseek_v3
+from tests.parity.harness import global_batch, laid_out, on_threads, one_device
 
 R, P, S = spmd.R, spmd.P, spmd.S
 DIMS = ParallelismDims(dp_shard=2, cp=2, tp=2)
@@ -142,3 +149,60 @@ def test_a_counter_takes_no_sum_that_is_still_owed():
         counter += COUNTS["one_hot"](mine)
 
     says(refusal(program, DIMS), "dp", "P, R")
+
+
+@settings(max_examples=8)
+@given(config=mixtures(balance="bias"), seed=st.integers(0, 99))
+def test_a_models_counts_and_biases_are_those_of_one_device(config, seed):
+    batches = [global_batch(config, seed), global_batch(config, seed + 1)]
+    mine, true = on_threads(config, batches), one_device(config, batches)
+    tokens = 2 * config.training.batch * config.training.length
+    for name, counts in true.loads.items():
+        assert counts.sum() == tokens * config.model.active
+        assert torch.equal(mine.loads[name], counts)
+    for name, bias in true.biases.items():
+        assert bias.abs().max() > 0
+        assert torch.equal(mine.biases[name], bias)
+
+
+@settings(max_examples=6)
+@given(
+    balanced=st.lists(st.booleans(), min_size=2, max_size=4),
+    layout=st.sampled_from([{"tp": 2, "ep": 2}, {"cp": 2}, {"dp_shard": 2, "tp": 2, "ep": 4}]),
+    seed=st.integers(0, 99),
+)
+def test_a_routers_without_a_bias_is_skipped_and_the_later_ones_are_not(balanced, layout, seed):
+    def some(modules, plan):
+        for number, wanted in enumerate(balanced, start=1):
+            choice = at(modules, f"blocks.{number}.feed_forward.routed.router.choice")
+            if not wanted:
+                choice.biased = False
+                choice.sharding_config = replace(choice.sharding_config, state_shardings={})
+
+    plain = laid_out(small_deepseek_v3(layers=1 + len(balanced), balance_rate=0.1), **layout)
+    config = planted(plain, some)
+    batches = [global_batch(config, seed)]
+    mine, true = on_threads(config, batches), one_device(config, batches)
+    learned = [f"blocks.{n}.feed_forward.routed.router.choice.bias" for n, wanted in enumerate(balanced, 1) if wanted]
+    assert sorted(mine.biases) == sorted(learned)
+    for name in learned:
+        counts = true.loads[f"loads.{name.split('.')[1]}.tokens"]
+        moved = (counts.double().mean() - counts).sign() * 0.1
+        torch.testing.assert_close(mine.biases[name].double(), moved, rtol=1e-6, atol=0)
+
+
+@settings(max_examples=6)
+@given(
+    config=mixtures([{"dp_shard": 2, "ep": 2}, {"tp": 2, "ep": 2}, {"cp": 2}, {"dp_shard": 2, "tp": 2, "ep": 4}]),
+    balance=st.sampled_from(["bias", "loss"]),
+)
+def test_a_router_that_uses_what_it_counted_itself_is_refused(config, balance):
+    config = replace(config, model=replace(config.model, balance=balance))
+    faulty = {"bias": [MovesItself], "loss": [OwnCounts, UnsummedCounts]}[balance]
+    if balance == "loss" and config.parallel.tp * config.parallel.cp == 1:
+        faulty = []  # the charge is of whole sequences, which each rank has
+    for choice in faulty:
+        (problem,) = checked(planted(config, becomes(CHOICE, choice))).problems
+        assert problem.where.startswith(f"{CHOICE}.forward: ")
+        assert problem.fix
+    assert checked(config).right

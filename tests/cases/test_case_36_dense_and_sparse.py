@@ -14,7 +14,11 @@ from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import shape_view
 from meshwright.comm.threads import run_ranks
 from meshwright.errors import SpmdTypeError
+from tests.audit.expert_recipes import states, with_region
+from tests.audit.recipes import judged as checked
+from tests.cases.mixtures import EXPERTS, SPREAD, mixtures, planted
 from tests.denotation import local, sample
+from tests.parity.harness import assert_same, global_batch, on_threads, one_device
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
 
@@ -177,3 +181,32 @@ def test_tokens_go_to_the_experts_and_come_back():
 
     found = run_ranks(dims, program, dims.sparse())
     assert torch.equal(torch.cat(found), whole * 2)
+
+
+@settings(max_examples=10)
+@given(
+    config=mixtures([*SPREAD, {"dp_replicate": 2, "cp": 2, "ep": 2}, {"dp_shard": 2, "cp": 2, "ep": 4}]),
+    seed=st.integers(0, 99),
+)
+def test_every_token_of_a_model_comes_back_to_its_place(config, seed):
+    """Each token has experts and a gradient of its own: in another order nothing would be as on one device."""
+    batches = [global_batch(config, seed)]
+    assert_same(on_threads(config, batches), one_device(config, batches))
+
+
+@settings(max_examples=6)
+@given(config=mixtures(SPREAD), axis=st.sampled_from(["epp", "efspd", "dp_replica"]))
+def test_an_unknown_axis_of_an_experts_weight_lists_the_valid_ones(config, axis):
+    wrong = {"dp_replicate": R, "efsdp": R, "ep": S(0), axis: R}
+    (problem,) = checked(planted(config, states(EXPERTS, w1=wrong))).problems
+    assert problem.where == f"{EXPERTS}.sharding_config.state_shardings['w1']"
+    assert axis in problem.what
+    assert all(name in problem.what + problem.fix for name in ("dp_replicate", "efsdp", "ep"))
+
+
+@settings(max_examples=6)
+@given(config=mixtures(SPREAD))
+def test_experts_that_stay_on_the_dense_mesh_are_refused(config):
+    problem = checked(planted(config, with_region(EXPERTS, mesh="dense"))).problems[0]
+    assert problem.where.startswith(f"{EXPERTS}.")
+    assert problem.fix

@@ -20,7 +20,10 @@ from meshwright.train.assemble import local_backend
 from meshwright.train.gradients import Gradients
 from meshwright.train.preflight import preflight
 from meshwright.types.kinds import R
-from tests.parity.harness import laid_out, small
+from tests.models.specs import small_deepseek_v3, small_qwen3_moe
+from tests.parity.experts import small_experts
+from tests.parity.harness import assert_same, global_batch, laid_out, on_threads, one_device, small
+from tests.parity.processes import on_processes
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,69 @@ def test_an_expert_without_tokens_on_some_ranks_joins_with_zeros(called):
 
     true = [float(sum(rank + 1 for rank in range(tp) if i in called[rank])) for i in range(count)]
     assert run_ranks(dims, body, {**DENSE, **WORLD}) == [true] * tp
+
+
+SPREADS = [
+    {"dp_shard": 2, "ep": 2},
+    {"tp": 2, "ep": 2},
+    {"tp": 2},
+    {"cp": 2, "tp": 2, "ep": 4},
+    {"dp_shard": 4, "ep": 2},
+]
+
+
+def assert_idle(outcome):
+    """Expert 1 saw no token: its gradients are there, and are zeros."""
+    names = [name for name in outcome.grads if ".experts.w" in name]
+    assert len(names) >= 3
+    for name in names:
+        assert outcome.grads[name][1].abs().max() == 0.0
+        assert outcome.grads[name].abs().max() > 0.0
+    assert all(tokens[1] == 0 for tokens in outcome.loads.values())
+
+
+@pytest.mark.parametrize("layout", SPREADS, ids=str)
+@pytest.mark.parametrize("family", ["qwen3", "deepseek"])
+def test_an_expert_of_a_model_without_tokens_joins_with_zeros(family, layout):
+    config = small_experts(family, "idle")
+    batches = [global_batch(config, 3)]
+    mine, true = on_threads(laid_out(config, **layout), batches), one_device(config, batches)
+    assert_idle(mine)
+    assert_same(mine, true)
+
+
+def test_so_it_does_on_processes_where_experts_are_stored_in_parts():
+    """All ranks gather and sum, also the two of which no expert saw a token."""
+    config = small_experts("qwen3", "idle")
+    batches = [global_batch(config, 3)]
+    true = one_device(config, batches)
+    for outcome in on_processes([laid_out(config, dp_shard=4, ep=2), laid_out(config, dp_shard=4)], batches, 4):
+        assert_idle(outcome)
+        assert_same(outcome, true)
+
+
+@pytest.mark.parametrize("model", [small_qwen3_moe, small_deepseek_v3])
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize(
+    ("length", "layout", "over", "legal"),
+    [
+        (5, {"tp": 2, "ep": 2}, "tp 2", [4, 6, 8]),
+        (13, {"tp": 4, "ep": 4}, "tp 4", [12, 16, 20]),
+        (18, {"cp": 2, "tp": 2, "ep": 4}, "cp 2 x tp 2", [16, 20, 24]),
+    ],
+)
+def test_a_length_that_ranks_with_experts_cannot_split(model, split, length, layout, over, legal):
+    """Where ep spreads experts, ranks send parts of the sequence, whether or not they lie in parts between blocks."""
+    config = laid_out(model(), **layout, sequence_parallel=split)
+    config.training.length = length
+    world = config.parallel.cp * config.parallel.tp
+    with pytest.raises(ConfigError) as refused:
+        preflight(config, world)
+    (problem,) = refused.value.problems
+    assert problem.where == "training.length"
+    assert problem.what == f"{length} tokens do not divide over {over}"
+    assert problem.why == "with ep every tp rank sends an equal part of the sequence to experts"
+    assert problem.fix == f"--training.length {', '.join(map(str, legal[:-1]))} or {legal[-1]}, or --parallel.ep 1"
+    for fixed in legal:
+        config.training.length = fixed
+        preflight(config, world)

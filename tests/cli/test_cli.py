@@ -87,7 +87,7 @@ def test_flags_reach_the_config(trained: list[tuple[str, TrainConfig, list[str]]
             ["train", "llama3_debug", "--parallel.dp-shrad", "2"],
             "error: --parallel.dp-shrad: no such flag, did you mean '--parallel.dp-shard'?",
         ),
-        (["train", "llama3_debug", "--training.steps", "many"], "error: command line: Error parsing --training.steps"),
+        (["train", "llama3_debug", "--training.steps", "many"], "error: --training.steps: 'many'"),
     ],
 )
 def test_a_wrong_command_line_is_one_message_and_exit_code_2(

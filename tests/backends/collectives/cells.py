@@ -16,6 +16,7 @@ from meshwright.train.config import TrainConfig
 from meshwright.train.loss import roots
 from meshwright.train.step import train_step
 from tests.backends.collectives.record import Called, recorded
+from tests.parity.experts import small_experts
 from tests.parity.harness import MAX_NORM, RATE, global_batch, laid_out, small
 
 BACKENDS: Final = ("spmd_types", "full_dtensor", "partial_dtensor")
@@ -32,6 +33,11 @@ PIPELINES: Final[Mapping[str, Mapping[str, Any]]] = {
     "pp2_dp2": {"pp": 2, "dp_shard": 2, "micro_batches": 2},
 }
 """Recorded on 4 processes, since a stage waits for what another computes: the first rank of each stage."""
+EXPERTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "qwen3_moe_dp2_tp2_ep4": ("qwen3", {"dp_replicate": 2, "dp_shard": 2, "tp": 2, "ep": 4}),
+    "deepseek_v3_dp2_cp2_tp2_ep4": ("deepseek", {"dp_shard": 2, "cp": 2, "tp": 2, "ep": 4}),
+}
+"""A small model with experts, and the layout; as `OF_EIGHT`, with tokens dealt evenly."""
 FOLDER: Final = Path(__file__).parent
 REGENERATE: Final = "python -m tests.backends.collectives"
 
@@ -49,6 +55,9 @@ class Cell:
 
     @property
     def config(self) -> TrainConfig:
+        if self.layout in EXPERTS:
+            family, layout = EXPERTS[self.layout]
+            return laid_out(small_experts(family), backend=self.backend, **layout)
         return laid_out(small(), backend=self.backend, **(OF_EIGHT | PIPELINES)[self.layout])
 
     @property

@@ -151,7 +151,7 @@ def axis_of(ranks: Sequence[int], dims: ParallelismDims) -> str:
 
 def same_axis(name: str, dims: ParallelismDims) -> str:
     """What `axis_of` calls an axis, or several that are joined, of any view."""
-    every = {**WORLD, **PIPELINE, **STORAGE, **DENSE}
+    every = {**dims.sparse(), **WORLD, **PIPELINE, **STORAGE, **DENSE}
     parts = {part for each in name.split(" x ") for part in every[each] if dims.base[part] > 1}
     return _names(dims)[tuple(part for part in BASE if part in parts)]
 
@@ -163,7 +163,7 @@ def _names(dims: ParallelismDims) -> dict[tuple[str, ...], str]:
     for chosen in range(1, 1 << len(on)):
         parts = tuple(part for place, part in enumerate(on) if chosen >> place & 1)
         joined[parts] = " x ".join(parts)
-    for axes in (WORLD, DENSE, STORAGE, PIPELINE):
+    for axes in (WORLD, dims.sparse() if dims.ep > 1 else {}, DENSE, STORAGE, PIPELINE):
         for name, parts in axes.items():
             kept = tuple(part for part in parts if part in on)
             if kept:

@@ -68,6 +68,10 @@ def held(run: Assembly) -> Held:
                 () if is_count else info.shape,
                 storage.local(value).clone(),
             )
+    kept = run.model.state_dict().keys()
+    for name, buffer in run.model.named_buffers():
+        if name in kept:
+            found[name] = (), tuple(buffer.shape), buffer.clone()
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.parity.experts import small_experts
 from tests.parity.harness import global_batch, largest_error, small
 from tests.train.checkpoint import programs
 from tests.train.checkpoint.layouts import BACKENDS, EIGHT, LAYOUTS, PIPELINES, by_world, configs, on_ranks
@@ -70,6 +71,27 @@ def test_a_tied_table_is_kept_once_and_uneven_pieces_are_whole(tmp_path):
     for checkpoint, true in saved_from(layouts, tmp_path, base).values():
         assert not any(name.startswith("head") for name in true)
         assert {name for name, mine in loaded_into(layouts, checkpoint, base).items() if not same(mine, true)} == set()
+
+
+EXPERTS = {
+    "one rank": {},
+    "fsdp 2, ep 2": {"dp_shard": 2, "ep": 2},
+    "tp 2": {"tp": 2},
+    "full_dtensor, tp 2, ep 2": {"tp": 2, "ep": 2, "backend": "full_dtensor"},
+    "fsdp 4, ep 2": {"dp_shard": 4, "ep": 2},
+    "hsdp 2 x 2, ep 2": {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
+    "cp 2 x tp 2, ep 2": {"cp": 2, "tp": 2, "ep": 2},
+    "pp 2 x fsdp 2, ep 2": {"pp": 2, "dp_shard": 2, "ep": 2},
+}
+
+
+def test_experts_and_the_biases_of_their_routers_go_where_they_are_wanted(tmp_path):
+    base = small_experts("deepseek", "leaning")
+    found = saved_from(EXPERTS, tmp_path, base)
+    for source in ("fsdp 4, ep 2", "cp 2 x tp 2, ep 2", "pp 2 x fsdp 2, ep 2", "one rank"):
+        checkpoint, true = found[source]
+        assert sum(name.endswith("choice.bias") for name in true) == 1
+        assert {name for name, mine in loaded_into(EXPERTS, checkpoint, base).items() if not same(mine, true)} == set()
 
 
 @pytest.mark.parametrize("tied", [False, True])

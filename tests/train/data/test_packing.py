@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.train.data.packing import IGNORE, count_rows, pack
+from meshwright.train.data.packing import IGNORE, count_rows, look_ahead, pack
 
 PAD = 10_000
 
@@ -85,3 +85,27 @@ def test_rows_are_what_a_walk_over_the_tokens_gives(split_of, lengths, length):
             assert batch.positions[row, column] == position
             assert batch.documents[row, column] == segment
             position += 1
+
+
+def test_what_lies_ahead_ends_with_the_document_and_with_the_row(split_of):
+    batch = look_ahead(pack(split_of([3, 6]), np.array([0, 1]), length=6, padding=PAD))
+    assert batch.tokens.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, PAD, PAD, PAD]]
+    assert batch.ahead[0].tolist() == [1, 2, 2, 4, 5, 5]
+    assert batch.ahead_labels.tolist() == [[2, IGNORE, IGNORE, 5, 6, IGNORE], [8, IGNORE, IGNORE, *[IGNORE] * 3]]
+
+
+@given(lengths=lengths, length=st.integers(1, 15))
+def test_the_token_after_the_next_is_of_the_same_document_and_row(split_of, lengths, length):
+    split = split_of(lengths)
+    batch = look_ahead(pack(split, np.arange(count_rows(split, length)), length=length, padding=PAD))
+    bounds = np.cumsum([0, *lengths])
+    for row, column in np.ndindex(*batch.tokens.shape):
+        token = int(batch.tokens[row, column])
+        if token == PAD:
+            assert batch.ahead_labels[row, column] == IGNORE
+            continue
+        end = int(bounds[np.searchsorted(bounds, token, side="right")])
+        follows = column + 1 < length and token + 2 < end
+        assert batch.ahead_labels[row, column] == (token + 2 if follows else IGNORE)
+        if follows:
+            assert batch.ahead[row, column] == token + 1
