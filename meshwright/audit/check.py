@@ -38,7 +38,8 @@ def check(
     report = Report(recipe)
     try:
         dims = run_dims(config)
-        report.mesh, report.world, report.stages = str(dims), dims.world, dims.pp
+        report.mesh, report.world, report.stages, report.ep = str(dims), dims.world, dims.pp, dims.ep
+        report.ranks = dims.shown
         report.uncounted = _UNCOUNTED.get(config.compute.recompute, "")
         report.add(arithmetic(config, dims))
         config = _in_parts(mended(config), dims)

@@ -9,8 +9,8 @@ from meshwright.audit.report import Report
 
 
 def document(report: Report) -> str:
-    """verdict: "right" or "wrong"; recipe, mesh, world, judged_ranks; trusted: where, what, reason; problems: where,
-    what, why, fix, code; collectives: as `Traffic`, bytes as numbers.
+    """verdict: "right" or "wrong"; recipe, mesh, world, ep, judged_ranks; trusted: where, what, reason; problems:
+    where, what, why, fix, code; collectives: as `Traffic`, bytes as numbers.
     """
     return json.dumps(
         {
@@ -18,6 +18,7 @@ def document(report: Report) -> str:
             "recipe": report.recipe,
             "mesh": report.mesh,
             "world": report.world,
+            "ep": report.ep,
             "judged_ranks": list(report.judged),
             "trusted": [asdict(each) for each in report.believed],
             "problems": [

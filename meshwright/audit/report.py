@@ -31,8 +31,9 @@ class Traffic:
 
 @dataclass
 class Report:
-    """mesh: the degrees in words; world: number of ranks; stages: those of a pipeline; uncounted: what is sent and does
-    not stand in traffic; judged: the ranks whose step was followed.
+    """mesh: the degrees in words; ranks: with what they make; world: number of ranks; ep: of those that hold different
+    experts; stages: those of a pipeline; uncounted: what is sent and does not stand in traffic; judged: the ranks whose
+    step was followed.
 
     typed: whether the types of a whole step were judged; not so where the arithmetic is wrong already. trusted: what no
     rule sees and the declarations say, `where` being the module.
@@ -40,7 +41,9 @@ class Report:
 
     recipe: str
     mesh: str = ""
+    ranks: str = ""
     world: int = 0
+    ep: int = 1
     stages: int = 1
     uncounted: str = ""
     judged: tuple[int, ...] = ()

@@ -33,8 +33,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def _verdict(report: Report) -> Text:
-    mesh = f"{report.mesh} = {report.world} ranks" if report.world > 1 else report.mesh
-    text = Text(f"{report.recipe} on {mesh}: " if mesh else f"{report.recipe}: ")
+    text = Text(f"{report.recipe} on {report.ranks}: " if report.ranks else f"{report.recipe}: ")
     count = len(report.told)
     if report.right:
         ranks = ", ".join(map(str, report.judged))

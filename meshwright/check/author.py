@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from meshwright.check import source
 from meshwright.check.context import active, local
@@ -175,7 +175,7 @@ def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = Non
                 return function(*args, **kwargs)
             if in_types is not Infer:
                 _state_each(args, in_types, "argument", function)
-                _demand_gradients(args, in_types, in_grad_types, function)
+            _demand_gradients(args, kwargs, in_types, in_grad_types, function)
             with local():
                 result = function(*args, **kwargs)
             return _state_each(result, out_types, "result", function)
@@ -186,7 +186,9 @@ def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = Non
 
 
 def _leaf(value: Any) -> bool:
-    return value is None or isinstance(value, (Mapping, PartitionSpec, SpmdLayout))
+    if isinstance(value, Mapping):
+        return all(isinstance(kind, SpmdType) for kind in value.values())
+    return value is None or isinstance(value, PartitionSpec)
 
 
 def _state_each(values: Any, types: Any, what: str, function: Callable[..., Any]) -> Any:
@@ -247,16 +249,22 @@ def _mismatch(function: Callable[..., Any], what: str) -> Problem:
     )
 
 
-def _demand_gradients(args: Any, in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> None:
+def _demand_gradients(
+    args: Any, kwargs: Mapping[str, Any], in_types: Any, in_grad_types: Any, function: Callable[..., Any]
+) -> None:
     """What is declared of a gradient is the dual of the argument's type; where R meets what differs it is declared."""
-    types, shape = tree_flatten(in_types, is_leaf=_leaf)
-    alone = len(types) == 1 and _leaf(in_types)
-    values = [args[0]] if alone else _nested(shape, args, "arguments", function)
-    layouts = [None if kind is None else SpmdLayout(_layout(kind)) for kind in types]
-    if in_grad_types is None:
-        _demand_declared(values, layouts, function)
-        return
-    grads = [in_grad_types] if alone else _nested(shape, in_grad_types, "in_grad_types", function)
+    if in_types is Infer:
+        values, shape = tree_flatten(_tupled(args))
+        layouts = [layout_of(value) if isinstance(value, Tensor) else None for value in values]
+        alone = False
+    else:
+        types, shape = tree_flatten(_tupled(in_types), is_leaf=_leaf)
+        alone = len(types) == 1 and _leaf(in_types)
+        values = [args[0]] if alone else _nested(shape, _tupled(args), "arguments", function)
+        layouts = [None if kind is None else SpmdLayout(_layout(kind)) for kind in types]
+    grads: list[Any] = [None] * len(values)
+    if in_grad_types is not None:
+        grads = [in_grad_types] if alone else _nested(shape, _tupled(in_grad_types), "in_grad_types", function)
     for place, (layout, grad) in enumerate(zip(layouts, grads, strict=True)):
         if not _leaf(grad):
             raise SpmdTypeError(_mismatch(function, f"{shown(grad)} is declared of the gradient of argument {place}"))
@@ -272,26 +280,71 @@ def _demand_gradients(args: Any, in_types: Any, in_grad_types: Any, function: Ca
                         code=Code.REGION,
                     )
                 )
+    entering = [
+        _Entering(f"argument {place}", value, layout, _layout(grad) if grad is not None else {})
+        for place, (value, layout, grad) in enumerate(zip(values, layouts, grads, strict=True))
+        if isinstance(value, Tensor) and layout is not None
+    ]
+    _demand_declared([*entering, *_undeclarable(kwargs, function)], function)
+
+
+def _tupled(tree: Any) -> Any:
+    """The tree with tuples in place of lists: how types are nested does not tell them apart."""
+    if type(tree) in (list, tuple):
+        return tuple(map(_tupled, tree))
+    return tree
+
+
+class _Entering(NamedTuple):
+    """A tensor that a region takes. grad: what is declared of its gradient; None where no place is to declare it."""
+
+    name: str
+    value: Tensor
+    layout: Types
+    grad: Types | None
+
+
+def _undeclarable(kwargs: Mapping[str, Any], function: Callable[..., Any]) -> Iterator[_Entering]:
+    """What a region takes by keyword, and what its function closes over."""
+    for name, value in kwargs.items():
+        for x in tree_leaves(value):
+            if isinstance(x, Tensor):
+                yield _Entering(f"argument {name!r}", x, layout_of(x), None)
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        try:
+            x = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if isinstance(x, Tensor):
+            yield _Entering(f"{name!r} of the closure", x, layout_of(x), None)
 
 
 def _layout(kind: Any) -> Types:
     return kind.layout() if isinstance(kind, PartitionSpec) else cast(Types, kind)
 
 
-def _demand_declared(values: Any, layouts: list[SpmdLayout | None], function: Callable[..., Any]) -> None:
-    for place, (value, layout) in enumerate(zip(values, layouts, strict=True)):
-        if layout is None or not value.requires_grad:
+def _demand_declared(entering: Sequence[_Entering], function: Callable[..., Any]) -> None:
+    """Where R meets what differs from rank to rank, its gradient is declared.
+
+    Errors: `SpmdTypeError` where it is not.
+    """
+    for one in entering:
+        if not one.value.requires_grad:
             continue
-        for axis, kind in layout.items():
-            others = [other[axis] for other in layouts if other is not None and axis in other]
+        for axis, kind in one.layout.items():
+            others = [other.layout[axis] for other in entering if axis in other.layout]
             differs = [other for other in others if other is V or isinstance(other, Shard)]
-            if kind is R and differs:
+            if kind is R and differs and axis not in (one.grad or {}):
+                declared = f"in_grad_types with {{{axis!r}: P}} for {one.name}"
+                if one.grad is None:
+                    declared = f"{one.name} as a positional argument, with {{{axis!r}: P}} for it in in_grad_types"
                 raise SpmdTypeError(
                     Problem(
-                        where=f"{source.line()}, argument {place} of {function.__name__}",
+                        where=f"{source.line()}, {one.name} of {function.__name__}",
                         what=f"it is R on axis {axis!r} and meets {differs[0]!r} in a region that declares no gradient",
                         why=f"R meets {differs[0]!r}: the gradient is P, each rank's own part; there is no default",
-                        fix=f"in_grad_types with {{{axis!r}: P}} for argument {place}",
+                        fix=declared,
                         code=Code.REGION,
                     )
                 )

@@ -14,7 +14,7 @@ from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
-from meshwright.check.tag import ZERO, read
+from meshwright.check.tag import ZERO, read, written
 from meshwright.check.term import Labels, Term, opaque
 
 if TYPE_CHECKING:
@@ -189,7 +189,9 @@ _ZERO: Final = Pure("zero_", zeroed, writes=True)
 def cleared(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Also of memory whose parts are of types that do not go together: zeros are of each of them."""
     if read(args[0]).mixed:
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        written(result)
+        return result
     return check.judge(_ZERO, func, args, kwargs)
 
 

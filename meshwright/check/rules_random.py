@@ -35,17 +35,48 @@ _SHAPED: Final = "rand_like randn_like randint_like bernoulli normal multinomial
 def seeded(original: Callable[..., Any], seed: Any) -> Any:
     """The generator that torch takes where none is named is V on the axes on which its seed differs."""
     check = active()
+    made = original(int(seed))
     if check is not None:
         check.look()
         origin = seed.origin if isinstance(seed, Number) else None
         axes = (origin.axes or frozenset(check.degree)) if origin is not None else frozenset()
         check.seed_varies(axes)
-    return original(int(seed))
+        _seeds[torch.initial_seed()] = axes
+    return made
+
+
+@place(lambda: torch, "seed")
+@place(lambda: torch.random, "seed")
+def seeded_by_chance(original: Callable[..., Any]) -> Any:
+    """A seed that no two ranks have alike."""
+    check = active()
+    made = original()
+    if check is not None:
+        check.look()
+        check.seed_varies(frozenset(check.degree))
+        _seeds[torch.initial_seed()] = check.varying_seed
+    return made
+
+
+_seeds: Final[dict[int, frozenset[str]]] = {}
+"""A seed that the generator was given by a call that was judged -> the axes on which it differs."""
+
+
+def know_seed() -> None:
+    """The seed that the generator has when a check begins is taken to be that of all ranks."""
+    _seeds[torch.initial_seed()] = frozenset()
+
+
+def look_at_seed(check: TypeCheck) -> None:
+    """The generator may have been given another seed by its own methods, which nobody sees."""
+    check.seed_varies(_seeds.get(torch.initial_seed(), frozenset(check.degree)))
 
 
 def _drawn(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A random op on a tensor: judged like the product with a random tensor of the generator's type."""
     name = func.__name__.rstrip("_")
+    if kwargs.get("generator") is None:
+        look_at_seed(check)
     kinds = [kind for x in args if isinstance(x, Tensor) for kind in read(x).layout.values()]
     if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
         generator = kwargs.get("generator")

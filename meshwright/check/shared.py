@@ -7,7 +7,7 @@ from typing import Final
 from torch import Tensor
 
 from meshwright.check.refusal import Refused
-from meshwright.check.tag import read
+from meshwright.check.tag import noted
 from meshwright.codes import Code
 
 _KIND: Final = {"R": "alike", "I": "alike", "V": "varying", "S": "varying", "P": "partial"}
@@ -21,7 +21,7 @@ def demand_unshared(op: str, x: Tensor) -> None:
     base = x._base
     if base is None:
         return
-    mine, theirs = read(x).layout, read(base).layout
+    mine, theirs = noted(x).layout, noted(base).layout
     for axis, kind in mine.items():
         held = theirs.get(axis)
         if held is not None and _KIND[held.letter] != _KIND[kind.letter]:

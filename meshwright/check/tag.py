@@ -119,12 +119,18 @@ def _kind(text: str) -> SpmdType:
 torch.serialization.add_safe_globals([_restored])  # a tensor that was saved under the checker loads like any other
 
 
+def noted(x: Tensor) -> Tag:
+    """What was noted of `x` by its own name."""
+    tag: Tag = x.__dict__.get(ATTRIBUTE, UNKNOWN)
+    return tag
+
+
 def read(x: Tensor) -> Tag:
     """The tag of `x`; `UNKNOWN` where it has none.
 
     A constant that wants a gradient is a leaf like any other: its author has to say what the gradient will be.
     """
-    tag: Tag = x.__dict__.get(ATTRIBUTE, UNKNOWN)
+    tag = noted(x)
     if tag.fresh is None and tag is not UNKNOWN:
         return tag
     if x.requires_grad and x.is_leaf:

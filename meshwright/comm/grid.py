@@ -190,8 +190,9 @@ class ParallelismDims:
 
     @property
     def shown(self) -> str:
-        """The degrees, with how many of the ranks hold different experts."""
-        return f"{self}, ep {self.ep}" if self.ep > 1 else str(self)
+        """The degrees and the number of ranks that they make, with how many of those hold different experts."""
+        ranks = f"{self} = {self.world} ranks" if self.world > 1 else str(self)
+        return f"{ranks}, ep {self.ep}" if self.ep > 1 else ranks
 
     def _place(self, rank: int) -> dict[str, int]:
         place = {}

@@ -13,7 +13,7 @@ from meshwright.comm.grid import ParallelismDims
 from meshwright.core.init import Init, TruncatedNormal
 from meshwright.core.module import Module
 from meshwright.core.place import Place
-from meshwright.errors import Problem, SpmdTypeError
+from meshwright.errors import Problem, SpmdTypeError, either
 from meshwright.models.dispatch import AllToAll, Dispatch, Local
 from meshwright.models.grouped import grouped_linear
 
@@ -38,13 +38,13 @@ class Experts(Module):
         def problems(self, path: str, dims: ParallelismDims) -> list[Problem]:
             if self.experts % dims.ep == 0:
                 return []
-            degrees = [ep for ep in range(1, self.experts + 1) if self.experts % ep == 0]
+            degrees = [ep for ep in dims.expert_degrees if self.experts % ep == 0]
             return [
                 Problem(
                     where=path,
                     what=f"{self.experts} experts do not split over ep {dims.ep}",
                     why="every rank has as many whole experts as any other",
-                    fix=f"parallel.ep = one of {', '.join(map(str, degrees))}",
+                    fix=f"--parallel.ep {either(degrees)}",
                 )
             ]
 

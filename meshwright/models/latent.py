@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meshwright.comm.grid import ParallelismDims
 from meshwright.core.module import Module
-from meshwright.errors import Problem
+from meshwright.errors import Problem, either
 from meshwright.models.attention import DotProduct, legal_tp
 from meshwright.models.layers import Linear, RMSNorm
 from meshwright.models.rope import rotate
@@ -67,7 +67,7 @@ class LatentAttention(Module):
                     where=path,
                     what=f"{heads} heads do not split over tp {dims.tp}",
                     why="a rank holds whole heads, each with its own keys and values",
-                    fix=f"parallel.tp = one of {', '.join(map(str, legal_tp(heads, heads)))}",
+                    fix=f"--parallel.tp {either(legal_tp(heads, heads))}",
                 )
             ]
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from meshwright.models.qwen3 import NormedHeads
 from meshwright.models.router import Choice
 from meshwright.models.sparse import Sparse
+from meshwright.models.spec import numbers_of
 
 
 @dataclass(kw_only=True)
@@ -47,6 +48,6 @@ SIZES: Final = tuple(_SIZES)
 def qwen3_moe(size: str) -> Qwen3Moe:
     """The numbers of a size: debug, and 30b-a3b and 235b-a22b as published.
 
-    Errors: `KeyError` for another name.
+    Errors: `ConfigError` for another name.
     """
-    return Qwen3Moe(**{"vocab": 151_936, "experts": 128, "active": 8, **_SIZES[size]})
+    return Qwen3Moe(**{"vocab": 151_936, "experts": 128, "active": 8, **numbers_of(_SIZES, size, "qwen3_moe")})

@@ -23,7 +23,8 @@ _MEANS: Final = {"means": "exp_avg", "squares": "exp_avg_sq"}
 
 @dataclass
 class Part:
-    """What one rank holds of each parameter and buffer, by kind. spans: where it stands in the full tensor, and its full shape."""
+    """What one rank holds of each parameter and buffer, by kind. spans: where it stands in the full tensor, whose shape
+    that has."""
 
     loss: float
     grad_norm: float

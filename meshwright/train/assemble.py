@@ -21,7 +21,6 @@ from meshwright.comm.scope import View
 from meshwright.comm.transport import Transport
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.models.decoder import Decoder
-from meshwright.models.layouts import Plan
 from meshwright.models.spec import dims_of
 from meshwright.train import compute as computing
 from meshwright.train import fields

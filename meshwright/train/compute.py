@@ -73,6 +73,7 @@ def problems(config: TrainConfig) -> list[Problem]:
     return [
         *_without_storage(config),
         *_split_backward(config),
+        *_table_twice(config),
         *_compiled_again(config),
         *on_device(config.compute, config.launch.device),
     ]
@@ -128,6 +129,22 @@ def _without_storage(config: TrainConfig) -> list[Problem]:
         )
         for name, default in (("reshard", "auto"), ("reduce_precision", "float32"))
         if getattr(compute, name) != default
+    ]
+
+
+def _table_twice(config: TrainConfig) -> list[Problem]:
+    """Weights that meet a token at two places, of which one leads to the other."""
+    parallel, modules = config.parallel, config.model.modules()
+    if not modules.tied or modules.further is None or parallel.pp == 1 or parallel.schedule not in SPLITS_BACKWARD:
+        return []
+    return [
+        Problem(
+            where="model.tied",
+            what=f"a tied table, and a further prediction, under the schedule {parallel.schedule}",
+            why="the schedule runs the gradients of inputs and of weights apart; those of a table that is both at the"
+            " beginning and at the end of the further prediction would go through all of it twice",
+            fix="--model.no-tied, or --model.further 0, or --parallel.schedule 1f1b",
+        )
     ]
 
 

@@ -75,7 +75,7 @@ def validate(run: Assembly, batches: Iterable[Batch]) -> float:
                 where="validation",
                 what=f"loss {mean}",
                 why="the last update left weights that compute nothing finite",
-                fix="a lower optimizer.rate, or a longer optimizer.warmup",
+                fix="a lower --optimizer.rate, or a longer --optimizer.warmup",
             )
         )
     return mean
@@ -117,6 +117,6 @@ def _demand_finite(measured: Measured, step: int) -> None:
                 where=f"step {step}",
                 what=f"{found}; nothing was updated",
                 why="both are sums over all ranks: a value that is not finite on one rank shows on every rank",
-                fix="a lower optimizer.rate or a longer optimizer.warmup; or look at the data of this step",
+                fix="a lower --optimizer.rate or a longer --optimizer.warmup; or look at the data of this step",
             )
         )

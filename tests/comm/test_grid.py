@@ -168,8 +168,9 @@ def test_the_numbers_of_ranks_over_which_experts_are_spread(degrees, legal):
 
 
 def test_a_person_sees_over_how_many_ranks_experts_are_spread():
-    assert ParallelismDims(dp_shard=2, tp=2, ep=4).shown == "dp_shard 2 x tp 2, ep 4"
-    assert ParallelismDims(dp_shard=2).shown == "dp_shard 2"
+    assert ParallelismDims(dp_shard=2, tp=2, ep=4).shown == "dp_shard 2 x tp 2 = 4 ranks, ep 4"
+    assert ParallelismDims(dp_shard=2).shown == "dp_shard 2 = 2 ranks"
+    assert ParallelismDims().shown == "one rank"
 
 
 def test_ep_takes_no_part_of_tp_or_cp():

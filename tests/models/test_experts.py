@@ -265,7 +265,7 @@ def test_experts_that_do_not_split_are_refused_with_the_legal_degrees():
     config = Experts.Config(experts=6, dim=DIM, hidden=4)
     assert config.problems("experts", ParallelismDims(tp=2, ep=2)) == []
     (problem,) = config.problems("blocks.0.experts", ParallelismDims(dp_shard=4, ep=4))
-    assert (problem.where, problem.fix) == ("blocks.0.experts", "parallel.ep = one of 1, 2, 3, 6")
+    assert (problem.where, problem.fix) == ("blocks.0.experts", "--parallel.ep 1 or 2")
 
 
 def test_experts_are_split_over_one_axis():

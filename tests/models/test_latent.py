@@ -145,7 +145,7 @@ def test_heads_that_do_not_split_are_refused_with_the_legal_degrees(tp, right):
     if not right:
         told = [problem for problem in report.problems if "heads" in problem.what]
         assert [problem.where for problem in told] == ["blocks.0.attention", "blocks.1.attention"]
-        assert {problem.fix for problem in told} == {"parallel.tp = one of 1, 2, 4, 8"}
+        assert {problem.fix for problem in told} == {"--parallel.tp 1, 2, 4 or 8"}
 
 
 def test_a_latent_is_all_that_is_gathered():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
 from meshwright.comm.transport import Alone
+from meshwright.train.compute import problems
 from meshwright.train.config import ComputeConfig
 from meshwright.train.data.packing import IGNORE, look_ahead
-from meshwright.train.stages import ORDERS
+from meshwright.train.stages import ORDERS, SPLITS_BACKWARD
 from meshwright.train.step import own_part, train_step, validate
 from tests.parity.experts import small_experts
 from tests.parity.harness import assert_same, global_batch, laid_out, on_threads, one_device, rows
@@ -43,7 +45,7 @@ KINDS = {"a table for each end": {}, "one table, routers charged": {"tied": True
 
 def ahead(**numbers):
     """3 blocks, 2 of them with experts, and 8 rows."""
-    config = small_experts("deepseek", further=1, layers=3, **numbers)
+    config = small_experts("deepseek", **{"further": 1, "layers": 3, **numbers})
     return replace(config, training=replace(config.training, batch=8))
 
 
@@ -89,9 +91,19 @@ def test_every_schedule_equals_one_device(kind, batches):
     config = ahead(**KINDS[kind])
     alone = one_device(config, batches)
     layouts = [laid_out(config, pp=2, schedule=schedule) for schedule in ORDERS]
-    for outcome in on_processes(layouts, batches, 2):
+    legal = [layout for layout in layouts if not problems(layout)]
+    for outcome in on_processes(legal, batches, 2):
         assert_same(outcome, alone)
         assert_equal_choices(outcome, alone)
+    assert len(layouts) - len(legal) == (len(SPLITS_BACKWARD) if config.model.tied else 0)
+
+
+def test_a_table_at_both_ends_of_the_prediction_is_refused_where_a_schedule_splits_its_backward():
+    for schedule in ORDERS:
+        for tied, further, pp in itertools.product((False, True), (0, 1), (1, 2)):
+            config = laid_out(ahead(tied=tied, further=further), pp=pp, schedule=schedule)
+            wrong = tied and further and pp > 1 and schedule in SPLITS_BACKWARD
+            assert [problem.where for problem in problems(config)] == (["model.tied"] if wrong else [])
 
 
 COMPUTED = [

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 import torch
 
-from meshwright.comm.grid import ParallelismDims
 from meshwright.train.assemble import Assembly, on_meta
 from meshwright.train.config import ComputeConfig, TrainConfig
 from meshwright.train.data import Corpus
@@ -31,7 +30,7 @@ def describe(config: TrainConfig, run: Assembly, corpus: Corpus, folder: RunFold
     return {
         "model": _numbers(config),
         "parameters": f"{short(count)}, {f'{short(stored)} on rank 0' if run.backend.dims.pp > 1 else _most(stored)}",
-        "mesh": f"{_ranks(run.backend.dims)} on {device}, backend {config.parallel.backend}{_pipeline(config)}",
+        "mesh": f"{run.backend.dims.shown} on {device}, backend {config.parallel.backend}{_pipeline(config)}",
         **_compute(config),
         "layouts": _layouts(config, run),
         "data": f"{short(corpus.train_tokens)} tokens in {_documents(corpus.train_documents)}, "
@@ -72,14 +71,9 @@ def _compute(config: TrainConfig) -> dict[str, str]:
     return {"compute": ", ".join(others)} if others else {}
 
 
-def _ranks(dims: ParallelismDims) -> str:
-    ranks = f"{dims} = {dims.world} ranks" if dims.world > 1 else str(dims)
-    return f"{ranks}, ep {dims.ep}" if dims.ep > 1 else ranks
-
-
 def _numbers(config: TrainConfig) -> str:
     model = config.model
-    shown = ("layers", "dim", "heads", "kv_heads", "hidden", "vocab")
+    shown = ("layers", "dim", "heads", "kv_heads", "hidden", "experts", "active", "expert_hidden", "vocab")
     return f"{type(model).__name__}: " + ", ".join(
         f"{name} {getattr(model, name)}" for name in shown if hasattr(model, name)
     )

@@ -148,7 +148,8 @@ class Screen:
         return Group(self._row([show(latest) for _, _, show in self._columns], style="cyan"), self._bar.get_renderable())
 
     def _row(self, cells: Sequence[str], style: str = "") -> Text:
-        line = "".join(f"{cell:>{width}}" for cell, (_, width, _) in zip(cells, self._columns, strict=True))
+        widths = (width for _, width, _ in self._columns)
+        line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         return Text(line, style=style, no_wrap=True, overflow="crop")
 
 
