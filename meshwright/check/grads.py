@@ -19,6 +19,7 @@ from meshwright.check.memory import overwritten
 from meshwright.check.mode import STATES, TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
+from meshwright.check.rules_collective import on_whole_dims
 from meshwright.check.tag import UNKNOWN, Tag, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
@@ -182,9 +183,12 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
 def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> None:
     """A seed has the dual type of its root; the 1 that torch takes is the same on every rank, as of I and P."""
     for root, seed in zip(roots, seeds, strict=True):
-        tag = UNKNOWN if seed is None else read(seed)
-        for axis, kind in read(root).layout.items():
-            known = tag.layout.get(axis)
+        stated = SpmdLayout({}) if seed is None else read(seed).layout
+        layout = read(root).layout
+        if seed is not None and read(root).factors != read(seed).factors:
+            layout, stated = _dims(root, stated), _dims(seed, layout)
+        for axis, kind in layout.items():
+            known = stated.get(axis)
             if known is kind.dual or (known is None and kind in (I, P)) or (kind in (I, P) and known in (R, I)):
                 continue
             what = "no gradient is given" if seed is None else f"the given gradient is {known or 'untyped'!s}"
@@ -204,6 +208,16 @@ def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> No
                 f"reinterpret(loss, {axis!r}, src=V, dst=P)",
                 code=Code.SEED,
             )
+
+
+def _dims(x: Tensor, other: SpmdLayout) -> SpmdLayout:
+    """The layout of `x` on dims, to be held against that of a tensor whose dims are not the same products.
+
+    Errors: `Refused` where an axis that shards `other` shards a factor whose parts do not lie end to end.
+    """
+    check = active()
+    assert check is not None
+    return on_whole_dims(check.operand(x), list(other.sharded))
 
 
 def _demand_unreduced(leaf: Tensor) -> None:

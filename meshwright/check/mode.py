@@ -83,6 +83,8 @@ class TypeCheck(TorchFunctionMode):
         self.report = report
         self.local, self.collect, self.trace, self.rank = local, collect, trace, rank
         self.varying_seed: frozenset[str] = frozenset()
+        self.seeds: dict[int, frozenset[str]] = {torch.initial_seed(): frozenset()}
+        """Seeds of torch's own generator -> the axes on which they differ; the one that it has now is that of all."""
         self.told: Problem | None = None
         """What was said last."""
         self.paused = False

@@ -97,7 +97,7 @@ def _verified(check: TypeCheck, seen: Operand, stated: SpmdLayout) -> SpmdLayout
 
     Errors: `Refused` where something else is known.
     """
-    known = _on_dims(seen, [axis for axis, kind in stated.items() if isinstance(kind, Shard)])
+    known = on_whole_dims(seen, [axis for axis, kind in stated.items() if isinstance(kind, Shard)])
     refined: dict[str, SpmdType] = {}
     for axis, kind in stated.items():
         held = known.get(axis)
@@ -120,7 +120,7 @@ def _verified(check: TypeCheck, seen: Operand, stated: SpmdLayout) -> SpmdLayout
     return known.replace(**refined) if refined else known
 
 
-def _on_dims(seen: Operand, axes: list[str]) -> SpmdLayout:
+def on_whole_dims(seen: Operand, axes: list[str]) -> SpmdLayout:
     """The layout on dims.
 
     Errors: `Refused` where one of `axes` shards a factor of a dim whose parts do not lie end to end.

@@ -75,6 +75,8 @@ def _of_arguments(
     if name in _COPIES or name == "scalar_tensor":
         for number in _numbers(values):
             _demand_no_length(check, number)
+        if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
+            return ZERO
     return _of_numbers(values, tag)
 
 

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from meshwright.check.algebra import demand_kept
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused
+from meshwright.check.refusal import Refused, change, not_linear
 from meshwright.check.rule import INFER, RULES, Pure, special
-from meshwright.check.tag import typed, write, written
+from meshwright.check.tag import read, typed, write, written
+from meshwright.codes import Code
+from meshwright.types.kinds import I, P, R, SpmdType, V
+from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -62,6 +66,50 @@ def fused(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwa
     for each in (*parameters, *(state for several in states for state in several)):
         written(each)
     return result
+
+
+@special(torch._amp_foreach_non_finite_check_and_unscale_)
+def unscaled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Gradients are scaled in place; whether one is not finite is seen of what this rank holds of them."""
+    gradients, found, scale = args
+    _demand_alike(check, func.__name__, scale)
+    types: dict[str, SpmdType] = dict(read(found).layout)
+    for gradient in gradients:
+        for axis, kind in check.operand(gradient).layout.items():
+            if kind is P:
+                raise not_linear(axis, "a gradient", "the search for what is not finite")
+            if kind not in (R, I):
+                types[axis] = V
+            types.setdefault(axis, R)
+    result = func(*args, **kwargs)
+    for gradient in gradients:
+        written(gradient)
+    if types:
+        write(found, typed(SpmdLayout(types)))
+    return result
+
+
+@special(torch._amp_update_scale_)
+def rescaled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The scale of the next step, which all ranks must have alike."""
+    for x in args:
+        if isinstance(x, Tensor):
+            _demand_alike(check, func.__name__, x)
+    result = func(*args, **kwargs)
+    for x in args[:2]:
+        written(x)
+    return result
+
+
+def _demand_alike(check: TypeCheck, op: str, x: Tensor) -> None:
+    for axis, kind in check.operand(x).layout.items():
+        if kind not in (R, I):
+            raise Refused(
+                f"{op} takes a number that is {kind!r} on axis {axis!r}",
+                "ranks that find other gradients not finite would go on with other scales, and skip other steps",
+                f"the largest over the ranks: {change('found_inf', axis, V, R)}, then its max()",
+                code=Code.READ,
+            )
 
 
 for _name in _NAMES.split():

@@ -7,14 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.check import rules_attention as rules_attention
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.context import active
 from meshwright.check.intercept import place
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_linear, varying_seed
-from meshwright.check.rule import Pure, forms, special
+from meshwright.check.rule import INFER, RULES, Pure, forms, special
 from meshwright.check.tag import read, typed
 from meshwright.check.term import Term, linear
 from meshwright.comm.number import Number
@@ -36,12 +38,12 @@ def seeded(original: Callable[..., Any], seed: Any) -> Any:
     """The generator that torch takes where none is named is V on the axes on which its seed differs."""
     check = active()
     made = original(int(seed))
-    if check is not None:
+    if check is None:
+        _seeds.setdefault(torch.initial_seed(), frozenset())
+    else:
         check.look()
         origin = seed.origin if isinstance(seed, Number) else None
-        axes = (origin.axes or frozenset(check.degree)) if origin is not None else frozenset()
-        check.seed_varies(axes)
-        _seeds[torch.initial_seed()] = axes
+        _knows(check, (origin.axes or frozenset(check.degree)) if origin is not None else frozenset())
     return made
 
 
@@ -53,37 +55,44 @@ def seeded_by_chance(original: Callable[..., Any]) -> Any:
     made = original()
     if check is not None:
         check.look()
-        check.seed_varies(frozenset(check.degree))
-        _seeds[torch.initial_seed()] = check.varying_seed
+        _knows(check, frozenset(check.degree))
     return made
 
 
 _seeds: Final[dict[int, frozenset[str]]] = {}
-"""A seed that the generator was given by a call that was judged -> the axes on which it differs."""
+"""A seed that a call gave the generator which was seen, on any thread -> the axes on which it differs."""
 
 
-def know_seed() -> None:
-    """The seed that the generator has when a check begins is taken to be that of all ranks."""
-    _seeds[torch.initial_seed()] = frozenset()
+def _knows(check: TypeCheck, axes: frozenset[str]) -> None:
+    check.seed_varies(axes)
+    check.seeds[torch.initial_seed()] = _seeds[torch.initial_seed()] = axes
 
 
-def look_at_seed(check: TypeCheck) -> None:
+def _look(check: TypeCheck) -> None:
     """The generator may have been given another seed by its own methods, which nobody sees."""
-    check.seed_varies(_seeds.get(torch.initial_seed(), frozenset(check.degree)))
+    seed = torch.initial_seed()
+    axes = check.seeds[seed] if seed in check.seeds else _seeds.get(seed)
+    check.seed_varies(frozenset(check.degree) if axes is None else axes)
+
+
+def _judged(
+    check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], infer: Callable[..., Any]
+) -> Any:
+    """A call that draws random numbers: `infer` is told on which axes they differ."""
+    name = func.__name__.rstrip("_")
+    generator = kwargs.get("generator")
+    if generator is None:
+        _look(check)
+    kinds = [kind for x in (*args, *kwargs.values()) if isinstance(x, Tensor) for kind in read(x).layout.values()]
+    if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
+        check.note_call("seed", (torch.initial_seed() if generator is None else generator.initial_seed(),))
+    writes = func.__name__.endswith("_") and not func.__name__.startswith("__")
+    return check.judge(Pure(name, partial(infer, check.varying_seed), writes=writes), func, args, kwargs)
 
 
 def _drawn(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A random op on a tensor: judged like the product with a random tensor of the generator's type."""
-    name = func.__name__.rstrip("_")
-    if kwargs.get("generator") is None:
-        look_at_seed(check)
-    kinds = [kind for x in args if isinstance(x, Tensor) for kind in read(x).layout.values()]
-    if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
-        generator = kwargs.get("generator")
-        check.note_call("seed", (torch.initial_seed() if generator is None else generator.initial_seed(),))
-    writes = func.__name__.endswith("_") and not func.__name__.startswith("__")
-    rule = Pure(name, partial(_infer, name, check.varying_seed), writes=writes)
-    return check.judge(rule, func, args, kwargs)
+    return _judged(check, func, args, kwargs, partial(_infer, func.__name__.rstrip("_")))
 
 
 special(*(function for name in (_MASKING + " " + _SHAPED).split() for function in forms(name)))(_drawn)
@@ -112,3 +121,41 @@ def _as(name: str, input: Operand, value: Any) -> Result:
     if name in _SHAPED.split():  # drawn anew: nothing of the argument's sum is left
         return Result(typed(SpmdLayout(result.tag.layout), factors=result.tag.factors), result.whole)
     return result
+
+
+def _demand_alike(varying: frozenset[str], op: str, result: Result) -> Result:
+    for axis, kind in result.tag.layout.items():
+        if axis in varying and kind in (R, I, P):
+            raise varying_seed(axis, kind, op)
+    return result
+
+
+def _attended(varying: frozenset[str], *args: Any, **kwargs: Any) -> Result:
+    """Attention of which some weights are dropped: a factor that each rank draws for its own heads and queries."""
+    given = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+    result = INFER["scaled_dot_product_attention"](*given, **{**kwargs, **({} if len(args) > 4 else {"dropout_p": 0.0})})
+    return _demand_alike(varying, "attention with dropout", result)
+
+
+_ATTENTION: Final = RULES[F.scaled_dot_product_attention]
+
+
+@special(F.scaled_dot_product_attention)
+def attention(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """With dropout it draws; else it is judged as any function."""
+    if args[4] if len(args) > 4 else kwargs.get("dropout_p"):
+        return _judged(check, func, args, kwargs, _attended)
+    return _ATTENTION(check, func, args, kwargs)
+
+
+def _perturbed(
+    varying: frozenset[str], logits: Operand, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Result:
+    """Softmax of the logits and noise, over a dim that is whole."""
+    return _demand_alike(varying, "gumbel_softmax", INFER["softmax"](logits, dim))
+
+
+@special(F.gumbel_softmax)
+def gumbel(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The noise is drawn for each position."""
+    return _judged(check, func, args, kwargs, _perturbed)

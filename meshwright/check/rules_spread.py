@@ -8,12 +8,13 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import not_counted
+from meshwright.check.refusal import not_counted, typed_number
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import demand_even, relabelled
-from meshwright.check.rules_view import expand, flat, from_front
+from meshwright.check.rules_view import expand, flat, from_front, spread
 from meshwright.check.tag import typed
 from meshwright.check.term import Factor, Label, Labels, Sum, Term, opaque
+from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import R, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -78,7 +79,22 @@ def repeat(input: Operand, *sizes: Any, dims: Any = None) -> Result:
     whole = (*(1,) * (count - len(input.shape)), *input.whole)
     changed = [dim for dim in range(count) if times[dim] != 1 or dim not in labels]
     lengths: dict[Label, int] = {dim: whole[dim] * times[dim] for dim in changed}
-    return relabelled("repeat", input, labels, tuple(range(count)), changed, lengths)
+    result = relabelled("repeat", input, labels, tuple(range(count)), changed, lengths)
+    for dim in changed:
+        result = _as_often("repeat", input, result, dim, whole[dim], times[dim])
+    return result
+
+
+def _as_often(op: str, input: Operand, result: Result, dim: int, length: int, times: int) -> Result:
+    """Copies of one position, as many as a rank has positions of a dim that is sharded: they are cut like it.
+
+    Errors: `Refused` where more than one position is repeated so often.
+    """
+    if not isinstance(times, Number) or times.origin.source is not Source.LENGTH:
+        return result
+    if length != 1 or result.tag.factors is not None:
+        raise typed_number(times, op)
+    return spread(input, result, dim, times)
 
 
 @pure("repeat_interleave")
@@ -99,7 +115,9 @@ def repeat_interleave(
         return _counted(terms, value, at, (*own[:at], "copies", *own[at + 1 :]), output_size)
     demand_even("repeat_interleave", input, at)
     labels = tuple(range(len(input.shape)))
-    return relabelled("repeat_interleave", input, labels, labels, (), {at: input.whole[at] * repeats})
+    lengths: dict[Label, int] = {at: input.whole[at] * repeats}
+    result = relabelled("repeat_interleave", input, labels, labels, (), lengths)
+    return _as_often("repeat_interleave", input, result, at, input.whole[at], repeats)
 
 
 def demand_counts(op: str, name: str, counts: Operand) -> None:

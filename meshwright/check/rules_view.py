@@ -121,11 +121,11 @@ def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
     result = moved("expand", input, places, tuple(length for length in whole))
     for at, length in enumerate(wanted):
         if isinstance(length, Number) and at not in places.values() and result.tag.factors is None:
-            result = _spread(input, result, at, length)
+            result = spread(input, result, at, length)
     return result
 
 
-def _spread(input: Operand, result: Result, at: int, length: Number) -> Result:
+def spread(input: Operand, result: Result, at: int, length: Number) -> Result:
     """A dim that is made as long as what a rank holds of a sharded dim is sharded like it: it is alike everywhere."""
     assert result.whole is not None
     types = dict(result.tag.layout)

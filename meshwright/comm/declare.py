@@ -26,8 +26,8 @@ T = TypeVar("T", bound=Tensor | Sequence[Tensor])
 know_axes((MeshAxis, dist.ProcessGroup, DeviceMesh), lambda axis: find(axis).name)
 
 
-def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:
-    """State the type of `x`, or of each tensor of a list, on some axes; returns `x`.
+def assert_type(tensor: T, *types: Stated, partition_spec: PartitionSpec | None = None) -> T:
+    """State the type of `tensor`, or of each of a list of them, on some axes; returns it.
 
     types: {axis: type}, a bare type for all axes of the current mesh that nothing else names, a `PartitionSpec`, or
     several of these. Axes are names, process groups or mesh axes; S(-1) is the last dim.
@@ -38,31 +38,39 @@ def assert_type(x: T, *types: Stated, partition_spec: PartitionSpec | None = Non
     Errors: `SpmdTypeError` where the type is another one, the axis is not in the current mesh, or the types given
     contradict each other.
     """
-    if has_torch_function_unary(x):
-        if isinstance(x, Tensor):
-            layout = stated_layout(types, partition_spec, x.dim())
+    if has_torch_function_unary(tensor):
+        if isinstance(tensor, Tensor):
+            layout = stated_layout(types, partition_spec, tensor.dim())
             judged = cast(Callable[..., T], assert_type)
-            return handle_torch_function(judged, (x,), x, layout)
-        if not isinstance(x, (list, tuple)):
-            raise SpmdTypeError(_no_tensor("assert_type", x, "a tensor, or a list or tuple of tensors"))
-        kind = cast(Callable[[list[Tensor]], T], type(x))
-        return kind([assert_type(each, *types, partition_spec=partition_spec) for each in x])
-    return x
+            return handle_torch_function(judged, (tensor,), tensor, layout)
+        if not isinstance(tensor, (list, tuple)):
+            raise SpmdTypeError(_no_tensor("assert_type", tensor, "a tensor, or a list or tuple of tensors"))
+        kind = cast(Callable[[list[Tensor]], T], type(tensor))
+        return kind([assert_type(each, *types, partition_spec=partition_spec) for each in tensor])
+    return tensor
 
 
-def assert_type_like(x: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType] | None = None) -> Tensor:
-    """State that `x` is what `source` is, but for `overrides`; returns `x`.
+def assert_local_type(tensor: T, type: Stated) -> T:
+    """As `assert_type` with one statement.
 
     Errors: as of `assert_type`.
     """
-    if has_torch_function_unary(x):
-        for each in (x, source):
+    return assert_type(tensor, type)
+
+
+def assert_type_like(tensor: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType] | None = None) -> Tensor:
+    """State that `tensor` is what `source` is, but for `overrides`; returns it.
+
+    Errors: as of `assert_type`.
+    """
+    if has_torch_function_unary(tensor):
+        for each in (tensor, source):
             if not isinstance(each, Tensor):
                 raise SpmdTypeError(_no_tensor("assert_type_like", each, "a tensor"))
         if overrides is not None and not isinstance(overrides, Mapping):
             raise SpmdTypeError(_no_statement(overrides))
-        return handle_torch_function(assert_type_like, (x,), x, source, by_name(overrides or {}))
-    return x
+        return handle_torch_function(assert_type_like, (tensor,), tensor, source, by_name(overrides or {}))
+    return tensor
 
 
 def merge_types(*types: Stated) -> SpmdLayout:

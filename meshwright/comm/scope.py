@@ -41,15 +41,15 @@ def current_mesh() -> View | None:
 
 
 @contextmanager
-def set_current_mesh(mesh: Meshlike) -> Iterator[View]:
-    """Look axes up in `mesh` until the end of the block; blocks nest, and each thread has its own.
+def set_current_mesh(axes: Meshlike) -> Iterator[View]:
+    """Look names up in `axes` until the end of the block; blocks nest, and each thread has its own.
 
-    mesh: a view; a device mesh with names; {name: MeshAxis, process group or transport}; or process groups alone. A
+    axes: a view; a device mesh with names; {name: MeshAxis, process group or transport}; or process groups alone. A
     `MeshAxis` becomes a group of its ranks where processes are initialised, and else one that only knows shapes, as
     rank 0 sees it. Calls made in the block stay bound to the mesh: their backward may run after it, on any thread.
     """
     follow(_carried)
-    view = view_of(mesh)
+    view = view_of(axes)
     _stack.views.append(view)
     try:
         yield view

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from meshwright.backends import fsdp
 
@@ -109,6 +109,35 @@ def test_post_backward_and__root_post_backward_final_callback_sum_what_earlier_p
     assert torch.equal(model.weight.grad.full_tensor(), torch.full((2, 3), 2.0))
 
 
+def test_ShardPlacementResult_of__fsdp_common_with__get_mesh_info_from_named_dims_of__fsdp_init_stores_two_families_apart(
+    mesh,
+):
+    """Both are gathered before the block's forward, each over its own ranks."""
+    block = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 4, bias=False))
+    for layer in block:
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Replicate(), Replicate()]))
+    axes = fsdp.DataParallelMeshDims(shard="dp_shard", replicate="tp_kv")
+    other = fsdp._get_mesh_info_from_named_dims(mesh, axes)
+    second = block[1].weight
+
+    def place(param):
+        return fsdp.ShardPlacementResult(Shard(1), other) if param is second else Shard(0)
+
+    fully_shard(block, mesh=mesh, dp_mesh_dims=fsdp.DataParallelMeshDims(shard="dp_shard"), shard_placement_fn=place)
+    groups = block._get_fsdp_state()._fsdp_param_groups
+    assert [group.mesh_info.shard_process_group.size() for group in groups] == [1, 1]
+    assert groups[1].mesh_info is other
+    assert [param.fsdp_placement for group in groups for param in group.fsdp_params] == [Shard(0), Shard(1)]
+    seen = []
+    block[0].register_forward_pre_hook(lambda module, args: seen.append(block[1].weight.shape))
+    for group in groups:
+        for param in group.fsdp_params:
+            param._unsharded_dtensor_spec = None
+            param.is_dtensor = False
+    block(torch.ones(1, 3)).sum().backward()
+    assert seen == [torch.Size([4, 2])]
+
+
 def test_a_row_of_one_rank_alone_warns_of_a_view(model):
     """The message that is filtered is the one that torch has."""
     import torch.distributed.fsdp as package
@@ -117,9 +146,12 @@ def test_a_row_of_one_rank_alone_warns_of_a_view(model):
     assert any("returned a view tensor" in file.read_text() for file in folder.glob("*.py"))
 
 
+_IMPORTED = {"DataParallelMeshDims", "ShardPlacementResult", "_get_mesh_info_from_named_dims"}
+
+
 def test_every_private_name_of_the_file_has_a_test_of_its_name():
     """A name with an underscore behind a dot, other than self's own."""
     private = set(re.findall(r"(?<!self)\.(_[a-z]\w+)", inspect.getsource(fsdp)))
     assert private >= {"_fully_shard", "_get_fsdp_state", "_fsdp_param_groups", "_unsharded_dtensor_spec"}
     tests = " ".join(name for name in globals() if name.startswith("test_"))
-    assert [name for name in sorted(private | {"DataParallelMeshDims", "is_dtensor"}) if name not in tests] == []
+    assert [name for name in sorted(private | _IMPORTED | {"is_dtensor"}) if name not in tests] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,12 @@ from meshwright import cli, flags, recipes
 from meshwright.comm.grid import ParallelismDims
 from meshwright.train.assemble import run_dims
 from meshwright.train.preflight import preflight
+from meshwright.train.show.record import ExpertLoad
 from tests.docs.fenced import blocks
 from tests.docs.test_readme import joined, meshwright
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experts.md").read_text()
-COMMANDS = [
-    shlex.split(line)[1:] for language, text in blocks(PAGE) if language == "sh" for line in text.splitlines()
-]
+COMMANDS = [shlex.split(line)[1:] for language, text in blocks(PAGE) if language == "sh" for line in text.splitlines()]
 
 
 @pytest.fixture
@@ -59,9 +59,5 @@ def test_ep_takes_tp_then_cp_then_a_part_of_dp_shard(row):
 
 
 def test_the_fields_of_the_metrics_are_those_that_are_written():
-    from dataclasses import fields
-
-    from meshwright.train.show.record import ExpertLoad
-
     listed = re.search(r"\| field \| what it says.*?\n\n", PAGE, re.DOTALL)[0]
     assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE) == [field.name for field in fields(ExpertLoad)]
