@@ -26,7 +26,7 @@ from meshwright.comm.declare import assert_type
 from meshwright.comm.grid import WORLD, ParallelismDims
 from meshwright.comm.scope import set_current_mesh
 from meshwright.comm.shapes import shape_view
-from meshwright.errors import Problem, SpmdTypeError
+from meshwright.errors import MeshwrightError, Problem, SpmdTypeError
 from meshwright.train.config import TrainConfig
 from meshwright.train.gradients import Gradients, clip
 from meshwright.train.loss import fields_of, roots, token_losses
@@ -108,6 +108,13 @@ class RankStep:
             except SpmdTypeError as error:
                 for problem in error.problems:
                     self.tell(replace(problem, where=f"step: {where.of_error(error)}"))
+                return False
+            except MeshwrightError:
+                raise
+            except Exception as error:
+                what = f"the step fails on a rank's shapes: {type(error).__name__}: {error}"
+                why = "forward was right so far as it was followed; what it computes has no such backward or update"
+                self.tell(Problem(where=f"step: {where.of_error(error)}", what=what, why=why))
                 return False
         return True
 

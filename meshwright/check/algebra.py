@@ -183,7 +183,8 @@ def _order(label: Label, parts: Sequence[Part]) -> tuple[str, ...]:
         dim = part.dim_of(label)
         axes = () if dim is None else part.layout.sharding(dim)
         if len(axes) > 1 and len(order) > 1 and axes != order:
-            raise refusal.other_order(axes[0], first, order, part.name, axes)
+            assert dim is not None
+            raise refusal.other_order(axes[0], first, order, part.name, axes, dim)
         if len(axes) > len(order):
             order, first = axes, part.name
     return order

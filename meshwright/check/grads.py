@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -294,6 +295,17 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
         raise SpmdTypeError(problems)
     for problem in problems:
         check.report.add(problem)
+    for group in optimizer.param_groups if problems else ():
+        for x in group["params"]:
+            _assume_reduced(x)
+
+
+def _assume_reduced(x: Tensor) -> None:
+    """The step goes on with the gradient as the fix leaves it: what is owed was said."""
+    axes = _unreduced(x)
+    if axes:
+        tag, mine = read(x.grad), read(x).layout
+        write(x.grad, replace(tag, layout=tag.layout.replace(**{axis: mine.get(axis, R) for axis in axes})))
 
 
 def _unreduced(x: Tensor) -> list[str]:

@@ -182,6 +182,8 @@ class TypeCheck(TorchFunctionMode):
                 typed_any = True
                 partial = partial or each.partial
         if not typed_any:
+            if self._numbers:
+                self._demand_no_length(rule, given, named)
             into = args[0] if rule.writes or kwargs.get("inplace") else kwargs.get("out")
             zero = is_zero(rule, given, named, seen)
             if into is not None:
@@ -219,6 +221,21 @@ class TypeCheck(TorchFunctionMode):
             for tensor in untyped:
                 overwritten(tensor, read(tensor))
         return result
+
+    def _demand_no_length(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """The local length of a sharded dim becomes no value of a constant, which is alike on all ranks.
+
+        Errors: `Refused`.
+        """
+        if self.local or not any(each.origin.source is Source.LENGTH for each in self._numbers):
+            return
+        try:
+            rule.infer(*given, **named)
+        except Refused as refused:
+            if refused.code is Code.LENGTH:
+                raise
+        except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
+            return
 
     def begin(self) -> None:
         """A call: nothing is known yet of the numbers among its arguments."""
@@ -333,9 +350,11 @@ class TypeCheck(TorchFunctionMode):
             if isinstance(each, Tensor)
         )
         name = refused.call or getattr(func, "__name__", str(func))
+        axes = dict.fromkeys(axis for each in operands for axis in each.layout) if refused.code is Code.NO_RULE else ()
+        on = f" of a tensor typed on axis {', '.join(map(repr, axes))}" if axes else ""
         return Problem(
             where=source.place(),
-            what=f"{refused.what}, in {name}({', '.join(map(str, operands))})",
+            what=f"{refused.what}{on}, in {name}({', '.join(map(str, operands))})",
             why=refused.why,
             fix=refused.fix,
             code=refused.code,

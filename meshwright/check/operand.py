@@ -40,11 +40,17 @@ class Cut(NamedTuple):
 
 def keeps_sums(into: torch.dtype, dtype: torch.dtype) -> bool:
     """Whether parts of a sum in `dtype` still add up to it in `into`: none is rounded, and whole numbers wrap alike."""
+    if into is dtype:
+        return True
+    if into in _NARROW or dtype in _NARROW:
+        return False
     if torch.promote_types(into, dtype) == into:
         return True
     return into in _WHOLE and dtype in _WHOLE
 
 
+_NARROW: Final = frozenset(dtype for name, dtype in vars(torch).items() if name.startswith("float8_"))
+"""Dtypes that torch promotes to no other: a sum is not made in them."""
 _WHOLE: Final = (torch.int32, torch.int64)
 
 FULL: Final = Cut(None, None, None)

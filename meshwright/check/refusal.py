@@ -176,12 +176,15 @@ def other_lengths(
     )
 
 
-def other_order(axis: str, first: str, order: tuple[str, ...], other: str, other_order: tuple[str, ...]) -> Refused:
-    """A dim is cut over the same axes, not in the same order."""
+def other_order(
+    axis: str, first: str, order: tuple[str, ...], other: str, other_order: tuple[str, ...], dim: int
+) -> Refused:
+    """A dim is cut over the same axes, not in the same order. dim: of `other`."""
+    src, dst = ("{" + ", ".join(f"{each!r}: S({dim})" for each in cut) + "}" for cut in (other_order, order))
     return Refused(
         f"{first} is cut over ({', '.join(order)}) and {other} over ({', '.join(other_order)}), outermost first",
         "ranks hold different positions of a dim that is cut in another order",
-        f"cut {other} over ({', '.join(order)})",
+        f"cut {other} over ({', '.join(order)}): redistribute({other}, src={src}, dst={dst})",
         code=Code.OTHER_SHARDS,
         cut=axis,
     )

@@ -14,7 +14,7 @@ from meshwright.check.forget import varying
 from meshwright.check.memory import overwritten
 from meshwright.check.mode import STATES
 from meshwright.check.operand import Operand, operand, whole_shape
-from meshwright.check.refusal import Refused, change, mixed, other_order
+from meshwright.check.refusal import Refused, change, mixed
 from meshwright.check.report import Trusted
 from meshwright.check.rule import special
 from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, held, is_stale, read, typed, write
@@ -150,11 +150,21 @@ def _merged(known: SpmdLayout, stated: SpmdLayout) -> SpmdLayout:
     for dim in {kind.dim for kind in stated.values() if isinstance(kind, Shard)}:
         both = tuple(axis for axis in stated.sharding(dim) if axis in known)
         if both != tuple(axis for axis in known.sharding(dim) if axis in stated):
-            raise other_order(both[0], "x", known.sharding(dim), "the stated type", both)
+            raise _stated_in_order(known.sharding(dim), both)
     finer = {
         axis: known[axis] if kind is V and isinstance(known.get(axis), Shard) else kind for axis, kind in stated.items()
     }
     return SpmdLayout({**{axis: kind for axis, kind in known.items() if axis not in stated}, **finer})
+
+
+def _stated_in_order(known: tuple[str, ...], stated: tuple[str, ...]) -> Refused:
+    return Refused(
+        f"x is cut over ({', '.join(known)}) and the stated type over ({', '.join(stated)}), outermost first",
+        "ranks hold different positions of a dim that is cut in another order",
+        f"state the axes of the dim in the order ({', '.join(known)})",
+        code=Code.OTHER_SHARDS,
+        cut=stated[0],
+    )
 
 
 @special(BoundStep.__call__)

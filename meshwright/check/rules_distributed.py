@@ -25,7 +25,7 @@ from meshwright.check.rules_function import exchanged
 from meshwright.check.tag import read, typed, write, written
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source, Whole
-from meshwright.types.kinds import P, R, S, Shard, SpmdType, V
+from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 
@@ -226,6 +226,13 @@ def _on_axis(what: str, axis: str, layout: SpmdLayout, op: Any) -> SpmdLayout:
         return layout
     summed = str(op).rsplit(".", 1)[-1].lower() in ("sum", "0")
     takes = "VS" if what == "all_reduce" and not summed else raw.takes
+    if kind.letter not in takes and not summed and kind in (R, I):
+        raise Refused(
+            f"{what} (op={op}) of torch.distributed over axis {axis!r} takes a tensor that is {kind!r}",
+            "every rank holds the whole value already: the maximum, minimum or mean over the ranks is that value",
+            f"leave the call out: nothing is to be reduced on axis {axis!r}",
+            code=Code.RAW_COLLECTIVE,
+        )
     if kind.letter not in takes:
         raise Refused(
             f"{what}{'' if summed else f' (op={op})'} of torch.distributed over axis {axis!r} takes a tensor that is "

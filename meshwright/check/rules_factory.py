@@ -137,5 +137,7 @@ def like(input: Operand, *args: Any, **kwargs: Any) -> Result:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Operand) and any(kind not in (R, I) for kind in value.layout.values()):
             raise TypeError("a value that is not the same on every rank")
+        if isinstance(value, Number) and value.origin.source is Source.LENGTH:
+            raise typed_number(value, "a tensor that is made of it")
     types = {axis: R if kind is P else kind for axis, kind in input.tag.layout.items()}
     return Result(typed(SpmdLayout(types), factors=input.tag.factors), input.whole)

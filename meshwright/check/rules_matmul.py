@@ -200,7 +200,7 @@ def einsum(equation: str, *operands: Any) -> Result:
     else:
         out = [*dots, *sorted(letter for letter in set(every) if isinstance(letter, str) and every.count(letter) == 1)]
     repeated = [label for each in labels for label in each if each.count(label) > 1]
-    terms = [Term(f"operand {n}", operand, mine) for n, (operand, mine) in enumerate(zip(flat, labels, strict=True))]
+    terms = [Term(f"operands[{n}]", operand, mine) for n, (operand, mine) in enumerate(zip(flat, labels, strict=True))]
     value = (tuple(Factor(n) for n in range(len(terms))),)
     return propagate("einsum", terms, value, tuple(out), along=dict.fromkeys(repeated, ""))
 

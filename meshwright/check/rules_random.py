@@ -15,11 +15,11 @@ from meshwright.check.algebra import Result, propagate
 from meshwright.check.context import active
 from meshwright.check.intercept import place
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import not_linear, varying_seed
+from meshwright.check.refusal import not_linear, typed_number, varying_seed
 from meshwright.check.rule import INFER, RULES, Pure, forms, special
 from meshwright.check.tag import read, typed
 from meshwright.check.term import Term, linear
-from meshwright.comm.number import Number
+from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R
 from meshwright.types.layout import SpmdLayout
 
@@ -76,7 +76,11 @@ def _look(check: TypeCheck) -> None:
 
 
 def _judged(
-    check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], infer: Callable[..., Any]
+    check: TypeCheck,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    infer: Callable[..., Any],
 ) -> Any:
     """A call that draws random numbers: `infer` is told on which axes they differ."""
     name = func.__name__.rstrip("_")
@@ -100,6 +104,8 @@ special(*(function for name in (_MASKING + " " + _SHAPED).split() for function i
 
 def _infer(name: str, varying: frozenset[str], input: Operand, *args: Any, **kwargs: Any) -> Result:
     p = args[0] if args else kwargs.get("p", 0.5)
+    if isinstance(p, Number) and p.origin.source is Source.LENGTH:
+        raise typed_number(p, f"the p of {name}")
     training = args[1] if len(args) > 1 else kwargs.get("training", kwargs.get("train", True))
     if name in _MASKING.split() and (not training or p == 0):
         return _as(name, input, linear())
@@ -133,7 +139,9 @@ def _demand_alike(varying: frozenset[str], op: str, result: Result) -> Result:
 def _attended(varying: frozenset[str], *args: Any, **kwargs: Any) -> Result:
     """Attention of which some weights are dropped: a factor that each rank draws for its own heads and queries."""
     given = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
-    result = INFER["scaled_dot_product_attention"](*given, **{**kwargs, **({} if len(args) > 4 else {"dropout_p": 0.0})})
+    result = INFER["scaled_dot_product_attention"](
+        *given, **{**kwargs, **({} if len(args) > 4 else {"dropout_p": 0.0})}
+    )
     return _demand_alike(varying, "attention with dropout", result)
 
 

@@ -136,3 +136,13 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
 for _name in ("neg", "abs", "pos"):
     for _cls in _NUMBERS:
         _forward(f"__{_name}__", getattr(operator, _name), _cls)
+
+
+def _divmod(self: Any, other: Any) -> Any:
+    return self // other, self % other
+
+
+for _cls in _NUMBERS:
+    _forward("__round__", round, _cls)
+    setattr(_cls, "__divmod__", _divmod)  # noqa: B010
+    setattr(_cls, "__rdivmod__", _reflected(_divmod))  # noqa: B010

@@ -22,6 +22,10 @@ from meshwright.types.argument import WHOLE, demand
 class Shapes(Transport):
     """The ranks of one axis, as far as shapes tell. Values that come from others are zeros."""
 
+    def __init__(self, name: str, size: int, index: int, axes: Mapping[str, int] | None = None) -> None:
+        super().__init__(name, size, index, axes)
+        self._dealt: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}  # rows out and in, of each deal, and back
+
     def all_reduce(self, x: Tensor, reduction: Reduction = "sum") -> Tensor:
         return torch.zeros_like(x)
 
@@ -34,6 +38,8 @@ class Shapes(Transport):
     def all_to_all(self, x: Tensor, receive: list[int], send: list[int]) -> Tensor:
         if sum(send) != x.shape[0]:
             raise SpmdTypeError(_other_rows(self.name, x.shape[0], send))
+        if self._dealt and x.is_floating_point() and (tuple(send), tuple(receive)) not in self._dealt:
+            raise SpmdTypeError(_other_deal(self.name, send, receive, next(iter(self._dealt))))
         return x.new_zeros((sum(receive), *x.shape[1:]))
 
     def deal(self, counts: Tensor, rows: int) -> tuple[list[int], list[int], Tensor]:
@@ -43,6 +49,8 @@ class Shapes(Transport):
         each = counts.shape[0] // self.size
         bins = counts.new_tensor([_drawn(number, each, source) for source, number in enumerate(receive)])
         zeros = self.all_to_all(counts, [each] * self.size, [each] * self.size)
+        out, back = tuple(table[self.index]), tuple(receive)
+        self._dealt |= {(out, back): None, (back, out): None}
         return list(table[self.index]), receive, zeros.view(self.size, each) + bins
 
     def send(self, x: Tensor, to: int) -> None:
@@ -71,6 +79,17 @@ def _other_rows(axis: str, rows: int, send: list[int]) -> Problem:
         what=f"{send} rows are sent, {sum(send)} in all, of a tensor of {rows} rows",
         why="every row goes to one rank",
         fix="the rows sent to each rank, as `deal` of the axis gives them",
+        code=Code.SHAPE,
+    )
+
+
+def _other_deal(axis: str, send: list[int], receive: list[int], dealt: tuple[tuple[int, ...], ...]) -> Problem:
+    out, back = map(list, dealt)
+    return Problem(
+        where=f"all_to_all over {axis!r}",
+        what=f"{send} rows are sent and {receive} come, where {out} and {back} were dealt on the way out",
+        why="what a rank sends to another one is what that one expects from it",
+        fix="send and receive as `deal` of the axis gives them, and the other way round on the way back",
         code=Code.SHAPE,
     )
 

@@ -157,6 +157,7 @@ class _Compiler:
         if self.config.local_map is None:
             return None
         self.claims(self.config.local_map.claims)
+        self.meets(self.config.local_map.mesh)
         gradients = self.config.local_map.in_grad_shardings
         found: dict[str, SpmdLayout | None] = {}
         for name, declared in gradients.items():
@@ -184,6 +185,20 @@ class _Compiler:
                 f"{name!r}: {enters.dual}, or None if it has no gradient",
             )
         return found
+
+    def meets(self, mesh: str) -> None:
+        """A region runs on the axes on which its states lie."""
+        for name, declared in self.config.state_shardings.items():
+            layout = declared.dst if isinstance(declared, Transition) else declared
+            if self.dims.ep > 1 and mesh == "dense" and self.dims.view_of(layout) is not DENSE:
+                self.say(
+                    "local_map.mesh",
+                    f"the region runs on the axes {', '.join(map(repr, (DP, CP, TP)))}, and its state {name!r} is"
+                    f" {SpmdLayout(layout)}",
+                    "tokens meet experts on the axes of experts: the ranks are the same, and 'ep' is one of those",
+                    'local_map = LocalMapConfig(..., mesh="sparse")',
+                )
+                return
 
     def claims(self, claims: Mapping[str, str]) -> None:
         for axis, reason in claims.items():

@@ -193,6 +193,24 @@ class OneShort(AllToAll):
         return routed(self, x, chosen, compute, out=short)
 
 
+class Evenly(AllToAll):
+    """Each rank is sent as many rows as any other; each expects what was dealt."""
+
+    def __call__(self, x: Tensor, chosen: Tensor, compute: Compute) -> Tensor:
+        return routed(self, x, chosen, compute, out=lambda send, receive: (_even(send), receive))
+
+
+class EvenlyBothWays(AllToAll):
+    """Nobody looks at what was dealt."""
+
+    def __call__(self, x: Tensor, chosen: Tensor, compute: Compute) -> Tensor:
+        return routed(self, x, chosen, compute, out=lambda send, receive: (_even(send), _even(send)))
+
+
+def _even(rows: list[int]) -> list[int]:
+    return [sum(rows) // len(rows)] * len(rows)
+
+
 def routed(
     there: AllToAll,
     x: Tensor,

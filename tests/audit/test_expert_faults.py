@@ -24,6 +24,8 @@ from tests.audit.expert_recipes import (
     Averaged,
     BackAsOut,
     Biased,
+    Evenly,
+    EvenlyBothWays,
     MovesItself,
     OneShort,
     OwnCounts,
@@ -141,9 +143,10 @@ def charged(family: str, choice, **parallel: object) -> TrainConfig:
 
 class TestTheRegionOfTheExperts:
     def test_it_runs_on_the_axes_of_the_others(self, family):
-        problem = only(judged(recipe(family, with_region(EXPERTS, mesh="dense"), **SPREAD)))
-        assert problem.where.startswith(f"{EXPERTS}.forward: dispatch.py:")
-        assert problem.code is Code.MESH
+        problem = next(iter(judged(recipe(family, with_region(EXPERTS, mesh="dense"), **SPREAD)).problems))
+        assert problem.where == f"{EXPERTS}.sharding_config.local_map.mesh"
+        assert "'ep'" in problem.why
+        assert 'mesh="sparse"' in problem.fix
         assert judged(recipe(family, with_region(EXPERTS, mesh="sparse"), **SPREAD)).right
 
     @pytest.mark.parametrize("parallel", [SPREAD, CUT], ids=["spread", "cut"])
@@ -176,6 +179,13 @@ class TestTheRegionOfTheExperts:
         assert problem.code is Code.SHAPE
         assert re.search(r"rows are sent, \d+ in all, of a tensor of \d+ rows", problem.what)
         assert problem.fix == "the rows sent to each rank, as `deal` of the axis gives them"
+
+    @pytest.mark.parametrize("dispatch", [Evenly, EvenlyBothWays])
+    def test_rows_are_sent_that_nobody_expects(self, family, dispatch):
+        problem = only(judged(recipe(family, becomes(EXPERTS, sends_as(dispatch)), **SPREAD)))
+        assert problem.where.startswith(f"{EXPERTS}.forward: ")
+        assert problem.code is Code.SHAPE
+        assert "were dealt on the way out" in problem.what
 
     def test_a_subclass_that_deals_as_the_axis_says_is_right(self, family):
         assert judged(recipe(family, becomes(EXPERTS, sends_as(AllToAll)), **SPREAD)).right
