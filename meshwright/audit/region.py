@@ -19,7 +19,7 @@ from meshwright.comm.collectives import reinterpret
 from meshwright.comm.scope import set_current_mesh
 from meshwright.core.sharding import LocalMapConfig
 from meshwright.errors import Problem
-from meshwright.types.kinds import P, SpmdType, V
+from meshwright.types.kinds import P, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
@@ -53,14 +53,25 @@ def inside(boundary: Boundary) -> Iterator[None]:
 
 
 def leaves(boundary: Boundary, value: Tensor, declared: SpmdLayout) -> Tensor:
-    """What the body computed, with what its declaration claims.
+    """What the body computed, with what its declaration claims; of shards that no rule sees and nobody claims it tells.
 
     Errors: as of `reinterpret`, where a claim cannot be.
     """
     known, claimed = layout_of(value), reasons(boundary)
     for axis, kind in boundary.audit.on(declared).items():
-        if kind is P and known.get(axis) is V and axis in claimed:
+        if known.get(axis) is not V:
+            continue
+        if kind is P and axis in claimed:
             value = reinterpret(value, axis, src=V, dst=P)
+        elif isinstance(kind, Shard) and axis not in claimed:
+            boundary.audit.tell(
+                Problem(
+                    where=boundary.field("out_src_shardings"),
+                    what=f"{kind!r} on {axis!r}, and what forward computes is V there",
+                    why="which part of the whole each rank has no rule sees any more",
+                    fix=f'local_map.claims = {{"{axis}": "why what a rank computes is its part"}}, if it is',
+                )
+            )
     return value
 
 

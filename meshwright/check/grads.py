@@ -303,9 +303,10 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
 def _assume_reduced(x: Tensor) -> None:
     """The step goes on with the gradient as the fix leaves it: what is owed was said."""
     axes = _unreduced(x)
-    if axes:
-        tag, mine = read(x.grad), read(x).layout
-        write(x.grad, replace(tag, layout=tag.layout.replace(**{axis: mine.get(axis, R) for axis in axes})))
+    gradient = x.grad
+    if axes and gradient is not None:
+        tag, mine = read(gradient), read(x).layout
+        write(gradient, replace(tag, layout=tag.layout.replace(**{axis: mine.get(axis, R) for axis in axes})))
 
 
 def _unreduced(x: Tensor) -> list[str]:

@@ -60,7 +60,7 @@ def place_of(x: Tensor) -> Place:
     """The bytes of `x`."""
     size = x.element_size()
     shape, strides = tuple(x.shape), tuple(step * size for step in x.stride())
-    start = x.storage_offset() * size
+    start = int(x.storage_offset()) * size
     extent = sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size if x.numel() else 0
     return Place(start, start + extent, extent == x.numel() * size, shape, strides)
 

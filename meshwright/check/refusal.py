@@ -292,7 +292,8 @@ def varying_seed(axis: str, kind: SpmdType, op: str) -> Refused:
     return Refused(
         f"on axis {axis!r} input is {kind!r}, and {op} draws other random numbers on every rank",
         "the ranks would go on with different values where the types say that they are equal",
-        f"one seed for all ranks of {axis!r}, by torch.manual_seed(seed); or {change('input', axis, R, V)} first, if each rank is to have its own",
+        f"one seed for all ranks of {axis!r}, by torch.manual_seed(seed); or {change('input', axis, R, V)} first, if "
+        "each rank is to have its own",
         code=Code.GENERATOR,
     )
 
