@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshwright.backends.base import Backend
-from meshwright.backends.declared import Declared, apart
+from meshwright.backends.declared import Declared, apart, of_experts
 from meshwright.backends.erased import Erased
 from meshwright.backends.parallelize import parallelize
 from meshwright.backends.storage import Replicated
@@ -72,7 +72,7 @@ def programs(config: TrainConfig) -> dict[str, Callable[[], Tensor]]:
     """What runs a step and returns its loss, by name: unchecked, checked."""
     dims = run_dims(config)
     view, storage = shape_view(dims, 0), Replicated(dims, 0)
-    stated = Stated(dims, view, storage, shape_view(dims, 0, apart(dims)))
+    stated = Stated(dims, view, storage, shape_view(dims, 0, apart(dims)), shape_view(dims, 0, of_experts(dims)))
     plain, checked = Model(config, Erased(dims, view, storage)), Model(config, stated)
     mode = FakeTensorMode()
     with mode:

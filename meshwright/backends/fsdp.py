@@ -117,7 +117,8 @@ class Fsdp(Storage):
     def rest(self, layout: SpmdLayout, axes: Axes, shape: tuple[int, ...]) -> SpmdLayout:
         own, base = family(layout, self.dims), lower(layout, axes)
         dim = own.cut(base.local_shape(shape, self.degree, self.index), self.degree)
-        return base.replace(**dict.fromkeys(own.shard, S(dim)))
+        kept = base.only(lambda axis: axis not in own.shard)
+        return kept.replace(**{own.joint: S(dim)}) if own.shard else base
 
     def empty(self, value: Tensor, device: torch.device) -> Tensor:
         """On the host, where it lies there at rest: a DTensor's part may lie elsewhere than its mesh."""

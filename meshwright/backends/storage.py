@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from meshwright.backends.at_rest import on_mesh
 from meshwright.comm.grid import BASE, DENSE, DP_SHARD_EP, Axes, ParallelismDims, lower
 from meshwright.errors import Problem
-from meshwright.types.axes import DP_REPLICATE, DP_SHARD, EFSDP
+from meshwright.types.axes import DP_REPLICATE, DP_SHARD, EFSDP, EP
 from meshwright.types.kinds import R
 from meshwright.types.layout import SpmdLayout
 
@@ -67,6 +67,11 @@ class Family:
     shard: tuple[str, ...]
     replicate: tuple[str, ...]
 
+    @property
+    def joint(self) -> str:
+        """The name of all of `shard` as one axis: a length is dealt over its ranks as one, equal or not."""
+        return "+".join(self.shard)
+
     def ranks(self, degree: Mapping[str, int]) -> int:
         """The number of parts."""
         return math.prod(degree[axis] for axis in self.shard)
@@ -90,7 +95,7 @@ class Storage(ABC):
     """How parameters lie at rest.
 
     owned: axes of compute whose gradient sums the storage makes itself, during backward.
-    degree, index: base axis -> its ranks, and this rank's place on it.
+    degree, index: base axis, or several joined to one -> its ranks, and this rank's place on it.
     mesh: all ranks on the base axes that are on; None where ranks are no processes.
     """
 
@@ -98,8 +103,9 @@ class Storage(ABC):
     mesh: DeviceMesh | None = None
 
     def __init__(self, dims: ParallelismDims, rank: int) -> None:
-        self.dims, self.degree = dims, dims.base
-        self.index = dims.index(rank, {axis: (axis,) for axis in BASE})
+        joint = {"+".join(parts): parts for parts in (family({}, dims).shard, family({EP: R}, dims).shard) if parts}
+        axes = {**{axis: (axis,) for axis in BASE}, **joint}
+        self.dims, self.degree, self.index = dims, dims.degrees(axes), dims.index(rank, axes)
 
     def problems(self, name: str, layout: SpmdLayout) -> list[Problem]:
         """Why the parameter `name` cannot lie here; layout: at rest, on the axes of compute."""

@@ -28,7 +28,13 @@ class Init(ABC):
         """index int64 [n], flat positions in the global tensor -> values [n]."""
 
     def fill(self, local: Tensor, spans: Sequence[range], shape: Sequence[int], key: int) -> None:
-        """Write into `local` its part, `spans` of each dim, of the global tensor of `shape`."""
+        """Write into `local` its part, `spans` of each dim, of the global tensor of `shape`.
+
+        Errors: `ValueError` where the part has another shape: layout and storage would not agree.
+        """
+        held = tuple(map(len, spans))
+        if held != tuple(local.shape):
+            raise ValueError(f"a part of shape {tuple(local.shape)} cannot hold positions {held} of {tuple(shape)}")
         flat = local.detach().reshape(-1) if local.is_contiguous() else None
         out = flat if flat is not None else torch.empty(local.numel(), dtype=local.dtype, device=local.device)
         for start in range(0, local.numel(), _BLOCK):

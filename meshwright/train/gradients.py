@@ -15,8 +15,7 @@ from meshwright.backends.base import Backend
 from meshwright.backends.parallelize import StateInfo, States
 from meshwright.comm.transport import Transport
 from meshwright.errors import ConfigError, Problem
-from meshwright.types.axes import PP
-from meshwright.types.kinds import R, Shard
+from meshwright.types.kinds import R
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,8 @@ class Gradients:
     ) -> None:
         self.storage, self.world, self.pipeline = backend.storage, world, backend.pipeline
         named = {name: param for name, param in model.named_parameters() if param.requires_grad}
-        degree = backend.dims.base
         self.trained = [
-            _Trained(param, _owed(states[name], backend), _copies(states[name], degree) * (1 + (name in shared)))
+            _Trained(param, _owed(states[name], backend), _copies(states[name], backend) * (1 + (name in shared)))
             for name, param in named.items()
         ]
         if not self.trained and self.pipeline.size == 1:
@@ -125,7 +123,7 @@ def _owed(info: StateInfo, backend: Backend) -> tuple[str, ...]:
     return tuple(axis for axis, kind in info.layout.items() if kind is R and axis not in backend.storage.owned)
 
 
-def _copies(info: StateInfo, degree: Mapping[str, int]) -> int:
+def _copies(info: StateInfo, backend: Backend) -> int:
     """Among the ranks of its pipeline stage."""
-    alike = (axis for axis in degree if axis != PP and not isinstance(info.stored.get(axis), Shard))
-    return math.prod(degree[axis] for axis in alike)
+    parts = math.prod(backend.storage.degree[axis] for axis in info.stored.sharded)
+    return backend.dims.world // backend.dims.pp // parts

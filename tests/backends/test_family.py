@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from meshwright.backends.storage import family
+from meshwright.backends.storage import Replicated, family
 from meshwright.comm.grid import ParallelismDims
 from meshwright.types.kinds import R, S
+from meshwright.types.layout import SpmdLayout
 
 EXPERT = {"dp_replicate": R, "efsdp": R, "ep": S(0)}
 DENSE = {"dp": R, "cp": R, "tp": S(0)}
@@ -40,3 +42,18 @@ def test_replicas_hold_copies_of_experts_too():
 def test_the_first_dim_that_divides_is_cut(shape, dim):
     dims = ParallelismDims(dp_shard=4)
     assert family(DENSE, dims).cut(shape, dims.base) == dim
+
+
+@pytest.mark.parametrize("length", [6, 5, 4, 1, 0])
+def test_a_length_is_dealt_over_all_ranks_of_a_family_as_one(length):
+    """Over dp_shard and dp_shard_ep together, as torch deals it, and not first over one and then over the other."""
+    dims = ParallelismDims(dp_shard=4, ep=2)
+    own = family({"dp": R}, dims)
+    assert own.joint == "dp_shard+dp_shard_ep"
+    layout, held = SpmdLayout({own.joint: S(0)}), []
+    for rank in range(4):
+        storage = Replicated(dims, rank)
+        held.append(len(layout.span(0, length, storage.degree, storage.index)))
+    assert held == [len(piece) for piece in torch.zeros(length).chunk(4)] + [0] * (
+        4 - len(torch.zeros(length).chunk(4))
+    )

@@ -145,7 +145,8 @@ class Screen:
         if self._record is None:
             return self._bar.get_renderable()
         latest = replace(self._record, validation_loss=self._validation_loss)
-        return Group(self._row([show(latest) for _, _, show in self._columns], style="cyan"), self._bar.get_renderable())
+        cells = [show(latest) for _, _, show in self._columns]
+        return Group(self._row(cells, style="cyan"), self._bar.get_renderable())
 
     def _row(self, cells: Sequence[str], style: str = "") -> Text:
         widths = (width for _, width, _ in self._columns)

@@ -1,0 +1,63 @@
+"""What draws random numbers draws the same ones where the types say so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import meshwright.spmd as spmd
+from meshwright.codes import Code
+from tests.check.programs_alone import accepted, given, refused
+
+R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(11)
+
+
+SEEDS = {
+    "the generator's own method": lambda: torch.default_generator.manual_seed(5000 + spmd.axis_index("tp")),
+    "by chance": lambda: torch.seed(),
+    "by chance, of torch.random": lambda: torch.random.seed(),
+}
+DRAWS = {
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "gumbel_softmax": lambda x: F.gumbel_softmax(x, dim=-1),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.25),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("way", SEEDS)
+def test_a_seed_that_nobody_saw_is_not_taken_to_be_that_of_all_ranks(way, draw):
+    def program():
+        SEEDS[way]()
+        return DRAWS[draw](given(R, 2, 4, 4))
+
+    assert "'tp'" in refused(program, Code.GENERATOR).what
+
+
+@pytest.mark.parametrize("kind", [R, S(0), V])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_one_seed_for_all_ranks_keeps_the_type(draw, kind):
+    def program():
+        torch.manual_seed(3)
+        return DRAWS[draw](given(kind, 2, 4, 4))
+
+    assert accepted(program) == {"tp": kind}
+
+
+def test_a_generator_set_back_is_that_of_all_ranks():
+    def program():
+        with torch.random.fork_rng():
+            torch.manual_seed(1 + spmd.axis_index("tp"))
+        return F.dropout(given(R, 4), 0.5)
+
+    assert accepted(program) == {"tp": R}
+
+
+def test_the_p_of_dropout_is_no_local_length():
+    refused(lambda: F.dropout(given(R, 4), 1 / given(S(0), 4).shape[0]), Code.LENGTH)
