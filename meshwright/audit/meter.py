@@ -83,7 +83,7 @@ class Metered(Shapes):
 
     def __init__(self, name: str, size: int, index: int, meter: Meter, stated: tuple[str, ...] = ()) -> None:
         super().__init__(name, size, index)
-        self.size = Whole(size, Origin(Source.SIZE, frozenset(stated), f"the ranks of {name!r}"))
+        self.size = Whole(size, Origin(Source.DEGREE, frozenset(stated), f"the ranks of {name!r}"))
         self.meter, self.stated = meter, stated
 
     def part(self, x: Tensor) -> Tensor:

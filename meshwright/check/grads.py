@@ -114,29 +114,30 @@ def hooked(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mappi
     """A hook is judged when backward runs it; what it returns in place of a leaf's gradient is the leaf's gradient."""
     given = _named(("x", "hook"), args, kwargs)
     x, hook = given["x"], given["hook"]
-    whose = weakref.ref(x)
+    whose, then, awaited = weakref.ref(x), read(x).layout, expected_gradient(x)
 
     def judged(gradient: Tensor) -> Any:
-        owner = whose()
-        if active() is not check or owner is None or not read(owner).layout:
+        owner = whose()  # the graph keeps the hook, and not the tensor
+        known = then if owner is None else read(owner).layout
+        if active() is not check or not known:
             return hook(gradient)
         with listening(check):
             if read(gradient) is UNKNOWN:
-                write(gradient, typed(expected_gradient(owner)))
+                write(gradient, typed(awaited if owner is None else expected_gradient(owner)))
             result = hook(gradient)
         if isinstance(result, Tensor) and read(result).layout:
-            check.run(_replaced, torch.Tensor.register_hook, (owner, result), {})
+            check.run(_replaced, torch.Tensor.register_hook, (owner, known, result), {})
         return result
 
     return func(x, judged)
 
 
 def _replaced(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> None:
-    owner, result = args
-    mine = read(owner).layout
+    owner, mine, result = args
+    is_leaf = owner is not None and owner.is_leaf
     for axis, kind in read(result).layout.items():
         expected = mine.get(axis)
-        if expected is None or agree(expected.dual, kind, flows=False) or (owner.is_leaf and kind is expected):
+        if expected is None or agree(expected.dual, kind, flows=False) or (is_leaf and kind is expected):
             continue
         raise Refused(
             f"on axis {axis!r} a hook makes the gradient {kind!r}, and the tensor is {expected!r}",
@@ -144,7 +145,7 @@ def _replaced(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Ma
             f"a hook that returns {expected.dual!r} on axis {axis!r}",
             code=Code.REDUCED,
         )
-    if owner.is_leaf:
+    if is_leaf:
         owner.__dict__[_HOOKED] = read(result).layout
 
 

@@ -214,6 +214,13 @@ def typed_number(number: Number, name: str) -> Refused:
             code=Code.LENGTH,
             cut=min(origin.axes, default=None),
         )
+    if origin.source.value == "degree":
+        return Refused(
+            f"{origin.text} are a value{on}, with {name}",
+            "one device has no ranks: what a model computes does not depend on how many there are",
+            "leave it out; a mean is a sum divided once by what it is a sum of, as the loss is by its valid tokens",
+            code=Code.RANK,
+        )
     return Refused(
         f"{origin.text} is another number on every rank{on}, and is used as a value with {name}",
         "the ranks would go on with different values where the types say that they are equal",

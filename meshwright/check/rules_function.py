@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -306,24 +307,32 @@ def exchanged() -> None:
 
 
 _LARGEST: Final = 100_000
+_LARGEST_MADE_UP: Final = 2_000_000
 
 
 def _demand_adjoint(cls: Any, args: tuple[Any, ...]) -> str:
     """Backward against central differences, in double precision, as if every axis had one rank.
 
-    Returns why it was not tried: not of tensors without values, nor of large ones, nor where only one dtype is known.
+    Of tensors without values, where all are of real numbers, with values that are made up. Returns why it was not
+    tried: whole numbers may be an index, and their values not known; very large ones; where only one dtype is known.
     """
     places = [n for n, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad and x.is_floating_point()]
     tensors = [x for x in args if isinstance(x, Tensor)]
-    if any(x.is_meta or x.numel() > _LARGEST or type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+    made_up = any(x.is_meta for x in tensors)
+    most = _LARGEST_MADE_UP if made_up else _LARGEST
+    if any(x.numel() > most or type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
+        return "its tensors have no values, or very many"
+    if made_up and not all(x.is_floating_point() for x in tensors):
         return "its tensors have no values, or very many"
     with torch._C.DisableTorchFunction(), torch.enable_grad():
         generator = torch.Generator().manual_seed(0)
         exact = [
-            x.detach().double().requires_grad_(n in places) if isinstance(x, Tensor) and x.is_floating_point() else x
+            (_random(x, generator, "cpu") if x.is_meta else x.detach().double()).requires_grad_(n in places)
+            if isinstance(x, Tensor) and x.is_floating_point()
+            else x
             for n, x in enumerate(args)
         ]
-        way = {n: _random(args[n], generator) for n in places}
+        way = {n: _random(args[n], generator, exact[n].device) for n in places}
 
         def at(step: float) -> list[Tensor]:
             moved = [x.detach() + step * way[n] if n in way else x for n, x in enumerate(exact)]
@@ -340,7 +349,7 @@ def _demand_adjoint(cls: Any, args: tuple[Any, ...]) -> str:
         kept = [n for n, x in enumerate(outputs) if x.requires_grad and x.dtype == torch.float64]
         if not kept:
             return "its outputs are not in double precision"
-        seeds = [_random(outputs[n], generator) for n in kept]
+        seeds = [_random(outputs[n], generator, outputs[n].device) for n in kept]
         gradients = torch.autograd.grad(
             [outputs[n] for n in kept], [exact[n] for n in places], seeds, allow_unused=True
         )
@@ -352,6 +361,8 @@ def _demand_adjoint(cls: Any, args: tuple[Any, ...]) -> str:
             for n, gradient in zip(places, gradients, strict=True)
             if gradient is not None
         )
+    if made_up and not math.isfinite(forward + backward):
+        return "its tensors have no values, and made-up ones give none that are finite"
     if abs(forward - backward) > 1e-4 * max(1.0, abs(forward), abs(backward)):
         raise _named(
             cls,
@@ -366,5 +377,5 @@ def _demand_adjoint(cls: Any, args: tuple[Any, ...]) -> str:
     return ""
 
 
-def _random(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+def _random(like: Tensor, generator: torch.Generator, device: torch.device | str) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(device)

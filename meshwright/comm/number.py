@@ -25,6 +25,8 @@ class Source(Enum):
     """how much of a sharded dim a rank holds"""
     SIZE = "size"
     """the number of ranks of axes: by it a local length is made the whole one"""
+    DEGREE = "degree"
+    """the same, of a model whose values are those of one device: no value of it is scaled by that"""
 
 
 class Origin(NamedTuple):
@@ -92,7 +94,7 @@ def _with(value: Any, origin: Origin) -> Any:
     return Real(value, origin) if type(value) is float else value
 
 
-_WEIGHT: Final = {Source.SIZE: 0, Source.LENGTH: 1, Source.INDEX: 2, Source.RANK: 3}
+_WEIGHT: Final = {Source.SIZE: 0, Source.DEGREE: 1, Source.LENGTH: 2, Source.INDEX: 3, Source.RANK: 4}
 
 
 def _both(a: Origin, b: Origin, name: str) -> Origin | None:

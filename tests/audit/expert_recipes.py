@@ -129,6 +129,23 @@ class Averaged(Experts):
         return Divided.apply(super()._compute(rows, offsets), self.ranks)
 
 
+class Hooked(Averaged):
+    """What goes back through the experts is divided by the ranks of ep, by a hook."""
+
+    def _compute(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        out = Experts._compute(self, rows, offsets)
+        if out.requires_grad:
+            out.register_hook(lambda grad: grad / self.ranks)
+        return out
+
+
+class Scaled(Averaged):
+    """What the experts compute is divided by the ranks of ep, and so is what goes back."""
+
+    def _compute(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        return Experts._compute(self, rows, offsets) * (1 / self.ranks)
+
+
 class OwnCounts(Choice):
     """Its charge is of what this rank's part of a sequence chose."""
 

@@ -26,9 +26,11 @@ from tests.audit.expert_recipes import (
     Biased,
     Evenly,
     EvenlyBothWays,
+    Hooked,
     MovesItself,
     OneShort,
     OwnCounts,
+    Scaled,
     Swapped,
     UnsummedCounts,
     becomes,
@@ -96,11 +98,13 @@ def test_a_bias_of_the_experts_is_added_before_their_sum(family):
     assert judged(recipe(family, becomes(EXPERTS, Biased, b2=once), **CUT)).right
 
 
-def test_what_divides_gradients_of_experts_by_ep_is_not_taken_for_granted(family):
-    """What a function hands back without values cannot be held against what it computes: it is listed by name."""
-    plain, scaled = (judged(recipe(family, *edits, **SPREAD)) for edits in ([], [becomes(EXPERTS, Averaged)]))
-    more = [(each.where, each.what) for each in scaled.trusted if each not in plain.trusted]
-    assert more == [(EXPERTS, "the values of Divided.backward")]
+@pytest.mark.parametrize("scaled", [Averaged, Hooked, Scaled])
+@pytest.mark.parametrize("parallel", [SPREAD, {"dp_shard": 2, "ep": 2}], ids=str)
+def test_gradients_of_experts_are_not_divided_by_ep(family, scaled, parallel):
+    """In a function of its own, by a hook, by a factor of what goes forward."""
+    problem = only(judged(recipe(family, becomes(EXPERTS, scaled), **parallel)))
+    assert "expert_recipes.py:" in problem.where
+    assert "the ranks of 'ep' are a value" in problem.what
 
 
 class TestCounts:
@@ -221,7 +225,7 @@ def believed(config: TrainConfig) -> set[tuple[str, str]]:
     routed = {"dp": "S(0)", "cp": "S(1)", **(dict.fromkeys(tp, "S(1)") if dims.ep > 1 else {})}
     on = {"dp": dims.dp_replicate * dims.dp_shard, "cp": dims.cp, **dict.fromkeys(tp, dims.tp)}
     found = {(EXPERT, f"V on axis {axis!r} is {kind}") for axis, kind in routed.items() if on[axis] > 1}
-    found |= {(EXPERT, f"the values of {name}.backward") for name in ("_Picked", *["_Exchanged"] * (dims.ep > 1))}
+    found |= {(EXPERT, f"the values of {name}.backward") for name in ("_Picked",)}
     if dims.tp > 1:
         found |= {(where, f"V on axis {axis!r} is P") for where in ("embedding", "CrossEntropy") for axis in tp}
         found |= {("CrossEntropy", "the values of _SplitCrossEntropy.backward")}

@@ -109,7 +109,7 @@ def test_post_backward_and__root_post_backward_final_callback_sum_what_earlier_p
     assert torch.equal(model.weight.grad.full_tensor(), torch.full((2, 3), 2.0))
 
 
-def test_ShardPlacementResult_of__fsdp_common_with__get_mesh_info_from_named_dims_of__fsdp_init_stores_two_families_apart(
+def test_ShardPlacementResult_of__fsdp_common_and__get_mesh_info_from_named_dims_of__fsdp_init_keep_families_apart(
     mesh,
 ):
     """Both are gathered before the block's forward, each over its own ranks."""
