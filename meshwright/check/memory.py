@@ -8,6 +8,7 @@ hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -65,20 +66,24 @@ def place_of(x: Tensor) -> Place:
     return Place(start, start + extent, extent == x.numel() * size, shape, strides)
 
 
+def _storage(x: Tensor) -> Any:
+    """None where a tensor has none: torch says so by an error."""
+    with suppress(RuntimeError):  # and what is derived of it
+        return x.untyped_storage()
+    return None
+
+
 def writes(x: Tensor) -> list[Written]:
     """What was written into the storage of `x`; nothing where it has none, as inside a transform."""
-    try:
-        found: list[Written] = getattr(x.untyped_storage(), _WRITTEN, [])
-    except NotImplementedError:
-        return []
+    storage = _storage(x)
+    found: list[Written] = getattr(storage, _WRITTEN, [])
     return found
 
 
 def overwritten(x: Tensor, tag: Tag) -> None:
     """The memory of `x` is `tag` from now on."""
-    try:
-        storage: Any = x.untyped_storage()
-    except NotImplementedError:
+    storage = _storage(x)
+    if storage is None:
         return
     place = place_of(x)
     before = getattr(storage, _WRITTEN, ())

@@ -15,11 +15,12 @@ from torch.overrides import TorchFunctionMode
 from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
+from meshwright.check.demand import demand_exact, demand_no_length, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
-from meshwright.check.operand import FULL, Cut, Operand, Shape, keeps_sums, local_shape, operand
-from meshwright.check.refusal import Refused, mixed, no_rule, placed, rounded
+from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
+from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
 from meshwright.check.shared import demand_unshared
@@ -90,7 +91,7 @@ class TypeCheck(TorchFunctionMode):
         self.paused = False
         self.mesh: View = View({})
         self.degree: Mapping[str, int] = {}
-        self._numbers: list[Number] = []
+        self.numbers: list[Number] = []
         self._places: set[str] = set()
         self._made = 0
         self.axes: dict[str, MeshAxis] = {}
@@ -161,7 +162,7 @@ class TypeCheck(TorchFunctionMode):
     def judge(self, rule: Pure, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run `func` if `rule` allows it, and note what it returns."""
         seen: list[Operand] = []
-        if self._numbers or self._places:
+        if self.numbers or self._places:
             self.begin()
         values: list[Any] = []
         for argument in args:
@@ -182,8 +183,8 @@ class TypeCheck(TorchFunctionMode):
                 typed_any = True
                 partial = partial or each.partial
         if not typed_any:
-            if self._numbers:
-                self._demand_no_length(rule, given, named)
+            if self.numbers:
+                demand_no_length(self, rule, given, named)
             into = args[0] if rule.writes or kwargs.get("inplace") else kwargs.get("out")
             zero = is_zero(rule, given, named, seen)
             if into is not None:
@@ -198,11 +199,11 @@ class TypeCheck(TorchFunctionMode):
                 target = kwargs["out"]
         untyped: list[Tensor] = []
         if target is not None:
-            for tensor in _tensors(target):
+            for tensor in tensors_of(target):
                 demand_unshared(rule.name, tensor)
                 if not read(tensor).layout:
                     untyped.append(tensor)
-        manner = self._manner() if self._numbers or self._places or self.varying_seed else self.local
+        manner = self._manner() if self.numbers or self._places or self.varying_seed else self.local
         key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
         try:
             outcomes = self._answers.outcomes.get(key)
@@ -214,32 +215,17 @@ class TypeCheck(TorchFunctionMode):
         into = result if target is None else target
         self.note(outcomes, into)
         if partial:
-            self.demand_exact(rule.name, seen, into)
+            demand_exact(rule.name, seen, into)
         if target is not None:
-            for tensor in _tensors(target):
+            for tensor in tensors_of(target):
                 written(tensor)
             for tensor in untyped:
                 overwritten(tensor, read(tensor))
         return result
 
-    def _demand_no_length(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """The local length of a sharded dim becomes no value of a constant, which is alike on all ranks.
-
-        Errors: `Refused`.
-        """
-        if self.local or not any(each.origin.source is Source.LENGTH for each in self._numbers):
-            return
-        try:
-            rule.infer(*given, **named)
-        except Refused as refused:
-            if refused.code is Code.LENGTH:
-                raise
-        except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
-            return
-
     def begin(self) -> None:
         """A call: nothing is known yet of the numbers among its arguments."""
-        self._numbers.clear()
+        self.numbers.clear()
         self._places = set()
 
     def demand_unplaced(self, op: str, layout: SpmdLayout) -> None:
@@ -251,25 +237,9 @@ class TypeCheck(TorchFunctionMode):
             if layout.get(axis) in (R, I, P):
                 raise placed(axis, op, layout[axis])
 
-    def demand_exact(self, op: str, seen: Sequence[Operand], result: Any) -> None:
-        """A sum stays one where its parts are not rounded: an op may do so by its dtype, its target, or by autocast.
-
-        Errors: `Refused`.
-        """
-        dtypes = [operand.dtype for operand in seen if operand.partial]
-        if not dtypes:
-            return
-        for x in _tensors(result):
-            if read(x).layout.partial:
-                for dtype in dtypes:
-                    if dtype.is_complex and not x.dtype.is_complex:
-                        dtype = dtype.to_real()
-                    if not keeps_sums(x.dtype, dtype):
-                        raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
-
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
-        return self.local, self.varying_seed, frozenset(self._places), tuple([each.origin for each in self._numbers])
+        return self.local, self.varying_seed, frozenset(self._places), tuple([each.origin for each in self.numbers])
 
     def seen_by_rules(self, argument: Any, seen: list[Operand]) -> Any:
         """The argument with an `Operand` in place of each tensor, as a value that can be a key."""
@@ -334,7 +304,7 @@ class TypeCheck(TorchFunctionMode):
         """Tag what a call on tensors without a type has written into, and the memory of it."""
         constant = ZERO if zero else CONSTANT
         tag = constant if all(each.tag.fresh is not None for each in seen) else UNKNOWN
-        for tensor in _tensors(into):
+        for tensor in tensors_of(into):
             write(tensor, tag)
             overwritten(tensor, tag)
         return result
@@ -368,7 +338,7 @@ class TypeCheck(TorchFunctionMode):
 
     def _numbered(self, result: Any) -> Any:
         """The result, its tensors numbered in the order in which they come, so that ranks can tell which they use."""
-        for x in _tensors(result):
+        for x in tensors_of(result):
             if _SERIAL not in x.__dict__:
                 self._made += 1
                 x.__dict__[_SERIAL] = self._made
@@ -412,7 +382,7 @@ class TypeCheck(TorchFunctionMode):
             seen.append(found)
             self._places.update(axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1)
             return found
-        self._numbers.append(number)
+        self.numbers.append(number)
         return number
 
     def _enter(self, mesh: View) -> None:
@@ -433,7 +403,7 @@ class TypeCheck(TorchFunctionMode):
                     targets: Sequence[Operand] = given[0] if isinstance(given[0], tuple) else given[:1]
                     each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
                 elif target is not None:
-                    targets = [self.operand(each) for each in _tensors(target)]
+                    targets = [self.operand(each) for each in tensors_of(target)]
                     each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
             except Refused as refused:
                 if not self.forgets(refused):
@@ -452,7 +422,7 @@ class TypeCheck(TorchFunctionMode):
         return _Outcome(result.tag, None if whole is None or forgotten else local_shape(whole, result.tag, self.mesh))
 
     def _takes_assumed(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
-        return any(read(x) is ASSUMED for x in _tensors((args, tuple(kwargs.values()))))
+        return any(read(x) is ASSUMED for x in tensors_of((args, tuple(kwargs.values()))))
 
     def _go_on(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a call that was refused, or that takes what came of one; nothing more is said of what it returns."""
@@ -462,7 +432,7 @@ class TypeCheck(TorchFunctionMode):
             with suppress(Refused):  # what is wrong with the statement itself was said
                 return from_author(self, func, args, kwargs)
         result = func(*args, **kwargs)
-        for x in _tensors(result):
+        for x in tensors_of(result):
             write(x, ASSUMED)
         return result
 
@@ -488,14 +458,6 @@ def _stale(x: Tensor) -> Refused:
     tag = read(x)
     refused.operands = (Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, {}),)
     return refused
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
 
 
 def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

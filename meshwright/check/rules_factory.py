@@ -12,6 +12,7 @@ from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
+from meshwright.check.seeds import look
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, read, typed, write
 from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, V
@@ -37,6 +38,8 @@ _RANDOM: Final = (
 def _makes(names: str, tag: Tag) -> None:
     def make(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         check.note_call(func.__name__, (*args, *kwargs.values()))
+        if tag is UNKNOWN and kwargs.get("generator") is None:
+            look(check)
         filled = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if _fills(func) else None
         held = UNKNOWN if filled is None else read(filled)
         for axis, kind in held.layout.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from meshwright.check.algebra import Result, demand_kept, propagate
+from meshwright.check.demand import demand_exact
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, along_shard, change, no_rule
@@ -64,7 +65,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         found = _into_fresh(check, mine, theirs, [each for each in seen if each is not theirs])
         result = func(*args, **kwargs)
         write(target, found)
-        check.demand_exact("a write", seen, target)
+        demand_exact("a write", seen, target)
         return result
     try:
         written = masked_write(mine, given, theirs)
@@ -80,7 +81,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
-    check.demand_exact("a write", seen, target)
+    demand_exact("a write", seen, target)
     marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
         gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}

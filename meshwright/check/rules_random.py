@@ -17,6 +17,7 @@ from meshwright.check.intercept import place
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_linear, typed_number, varying_seed
 from meshwright.check.rule import INFER, RULES, Pure, forms, special
+from meshwright.check.seeds import know, look
 from meshwright.check.tag import read, typed
 from meshwright.check.term import Term, linear
 from meshwright.comm.number import Number, Source
@@ -39,11 +40,11 @@ def seeded(original: Callable[..., Any], seed: Any) -> Any:
     check = active()
     made = original(int(seed))
     if check is None:
-        _seeds.setdefault(torch.initial_seed(), frozenset())
+        know(None, frozenset())
     else:
         check.look()
         origin = seed.origin if isinstance(seed, Number) else None
-        _knows(check, (origin.axes or frozenset(check.degree)) if origin is not None else frozenset())
+        know(check, (origin.axes or frozenset(check.degree)) if origin is not None else frozenset())
     return made
 
 
@@ -55,24 +56,8 @@ def seeded_by_chance(original: Callable[..., Any]) -> Any:
     made = original()
     if check is not None:
         check.look()
-        _knows(check, frozenset(check.degree))
+        know(check, frozenset(check.degree))
     return made
-
-
-_seeds: Final[dict[int, frozenset[str]]] = {}
-"""A seed that a call gave the generator which was seen, on any thread -> the axes on which it differs."""
-
-
-def _knows(check: TypeCheck, axes: frozenset[str]) -> None:
-    check.seed_varies(axes)
-    check.seeds[torch.initial_seed()] = _seeds[torch.initial_seed()] = axes
-
-
-def _look(check: TypeCheck) -> None:
-    """The generator may have been given another seed by its own methods, which nobody sees."""
-    seed = torch.initial_seed()
-    axes = check.seeds[seed] if seed in check.seeds else _seeds.get(seed)
-    check.seed_varies(frozenset(check.degree) if axes is None else axes)
 
 
 def _judged(
@@ -86,7 +71,7 @@ def _judged(
     name = func.__name__.rstrip("_")
     generator = kwargs.get("generator")
     if generator is None:
-        _look(check)
+        look(check)
     kinds = [kind for x in (*args, *kwargs.values()) if isinstance(x, Tensor) for kind in read(x).layout.values()]
     if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
         check.note_call("seed", (torch.initial_seed() if generator is None else generator.initial_seed(),))

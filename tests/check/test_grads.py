@@ -202,3 +202,25 @@ def test_the_norm_of_sharded_gradients_is_a_sum_of_squares_first():
     problem = refusal(lambda rank: program(rank, right=False), TWO)
     says(problem, "tp", "S(0)", "square().sum()")
     assert judged(lambda rank: program(rank, right=True), TWO) == [pytest.approx(50**0.5)] * 2
+
+
+def test_a_seed_of_a_flattened_tensor_is_typed_on_its_dims():
+    with spmd.set_current_mesh(spmd.mesh(dp=2, tp=2)), spmd.typecheck():
+        x = spmd.assert_type(torch.ones(2, 2, 4, requires_grad=True), {"dp": S(0), "tp": S(2)})
+        y = x.flatten(0, 1)
+        y.backward(gradient=spmd.assert_type(torch.ones(4, 4), spmd.layout_of(y)))
+        assert dict(spmd.layout_of(x.grad)) == {"dp": S(0), "tp": S(2)}
+
+
+def unreduced_step():
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck(collect=True):
+        weight = leaf(R, 3)
+        (weight * spmd.assert_type(torch.ones(2, 3), {"tp": S(0)})).sum().backward()
+        torch.optim.AdamW([weight], lr=0.1, foreach=False).step()
+
+
+def test_what_is_owed_of_a_gradient_is_said_once():
+    with pytest.raises(spmd.SpmdTypeError) as error:
+        unreduced_step()
+    (problem,) = error.value.problems
+    assert "AdamW.step()" in problem.what

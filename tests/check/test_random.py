@@ -34,8 +34,9 @@ DRAWS = {
 @pytest.mark.parametrize("way", SEEDS)
 def test_a_seed_that_nobody_saw_is_not_taken_to_be_that_of_all_ranks(way, draw):
     def program():
+        x = given(R, 2, 4, 4)
         SEEDS[way]()
-        return DRAWS[draw](given(R, 2, 4, 4))
+        return DRAWS[draw](x)
 
     assert "'tp'" in refused(program, Code.GENERATOR).what
 

@@ -1,0 +1,60 @@
+"""What is demanded of a call beside the types of its operands: that sums are not rounded, and lengths are no values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from meshwright.check.operand import Operand, keeps_sums
+from meshwright.check.refusal import Refused, rounded
+from meshwright.check.rule import Pure
+from meshwright.check.tag import read
+from meshwright.codes import Code
+from meshwright.comm.number import Source
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
+
+
+def demand_no_length(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """The local length of a sharded dim becomes no value of a constant, which is alike on all ranks.
+
+    Errors: `Refused`.
+    """
+    if check.local or not any(each.origin.source is Source.LENGTH for each in check.numbers):
+        return
+    try:
+        rule.infer(*given, **named)
+    except Refused as refused:
+        if refused.code is Code.LENGTH:
+            raise
+    except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
+        return
+
+
+def demand_exact(op: str, seen: Sequence[Operand], result: Any) -> None:
+    """A sum stays one where its parts are not rounded: an op may do so by its dtype, its target, or by autocast.
+
+    Errors: `Refused`.
+    """
+    dtypes = [operand.dtype for operand in seen if operand.partial]
+    if not dtypes:
+        return
+    for x in tensors_of(result):
+        if read(x).layout.partial:
+            for dtype in dtypes:
+                if dtype.is_complex and not x.dtype.is_complex:
+                    dtype = dtype.to_real()
+                if not keeps_sums(x.dtype, dtype):
+                    raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Those of a tensor, or of a list or tuple of what has some."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_of(each)
