@@ -160,8 +160,9 @@ def test_a_models_counts_and_biases_are_those_of_one_device(config, seed):
     for name, counts in true.loads.items():
         assert counts.sum() == tokens * config.model.active
         assert torch.equal(mine.loads[name], counts)
+    even = all((counts == counts[0]).all() for counts in true.loads.values())
     for name, bias in true.biases.items():
-        assert bias.abs().max() > 0
+        assert even or bias.abs().max() > 0
         assert torch.equal(mine.biases[name], bias)
 
 
@@ -186,7 +187,7 @@ def test_a_routers_without_a_bias_is_skipped_and_the_later_ones_are_not(balanced
     learned = [f"blocks.{n}.feed_forward.routed.router.choice.bias" for n, wanted in enumerate(balanced, 1) if wanted]
     assert sorted(mine.biases) == sorted(learned)
     for name in learned:
-        counts = true.loads[f"loads.{name.split('.')[1]}.tokens"]
+        counts = true.loads[f"experts of layer {name.split('.')[1]}"]
         moved = (counts.double().mean() - counts).sign() * 0.1
         torch.testing.assert_close(mine.biases[name].double(), moved, rtol=1e-6, atol=0)
 

@@ -353,7 +353,7 @@ def test_random_numbers_of_each_ranks_own(drop, seed):
         return DROPS[drop](r(4, 4))
 
     problem = refusal(lambda rank: program(rank, SEEDS[seed]), TWO)
-    says(problem, "tp", "R", "one seed for all ranks of 'tp'; or R -> V")
+    says(problem, "tp", "R", "one seed for all ranks of 'tp', by torch.manual_seed(seed); or R -> V")
     with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
         assert spmd.layout_of(program(0, lambda: 5)) == {"tp": R}
 
