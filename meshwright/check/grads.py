@@ -21,7 +21,7 @@ from meshwright.check.mode import STATES, TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import getter, setter, special
 from meshwright.check.rules_collective import on_whole_dims
-from meshwright.check.tag import UNKNOWN, Tag, read, typed, write
+from meshwright.check.tag import UNKNOWN, Tag, noted, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R
@@ -172,10 +172,12 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
     leaves = list(_listed(inputs)) if inputs is not None else list(_leaves(roots))
     for leaf in leaves:
         _demand_unreduced(leaf)
+    before = [leaf.grad is not None for leaf in leaves]
     run()
-    for leaf in leaves:
+    for leaf, added in zip(leaves, before, strict=True):
         if leaf.grad is not None:
-            known = read(leaf.grad)
+            # one that torch made may lie in the memory of a seed, with other dims
+            known = read(leaf.grad) if added else noted(leaf.grad)
             tag = known if known.layout else gradient_tag(leaf)
             write(leaf.grad, tag)  # as it is after the sum
             if tag is not known:

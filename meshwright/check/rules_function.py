@@ -21,7 +21,7 @@ from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.report import Trusted
 from meshwright.check.source import line
-from meshwright.check.tag import UNKNOWN, read, typed, write
+from meshwright.check.tag import APART, UNKNOWN, read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.scope import View, set_current_mesh
 from meshwright.comm.transport import Alone
@@ -157,6 +157,7 @@ def _declared(
     chosen = {name: given[name] for name in wanted if name not in stamps and name in given}
     for x in results:
         write(x, UNKNOWN)
+        x.__dict__[APART] = True
     said = hook(outputs, **chosen) if stamps else hook(**chosen)
     if stamps:
         found = [read(x).layout for x in results]

@@ -143,8 +143,14 @@ def held(x: Tensor) -> Tag:
     return _by_memory(x, UNKNOWN)
 
 
+APART: Final = "_spmd_apart"
+"""Attribute of a tensor that a custom Function returned: its author says what it is, whatever memory it shares."""
+
+
 def _by_memory(x: Tensor, tag: Tag) -> Tag:
     """`tag`, or what was written into the memory of `x` by other names of it; from then on `x` keeps that."""
+    if APART in x.__dict__:
+        return tag
     found = content(x, tag.empty, tag.fresh is not None)
     if found is None:
         return UNKNOWN if x.requires_grad and tag is not UNKNOWN else tag

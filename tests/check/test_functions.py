@@ -113,3 +113,22 @@ def test_it_is_torchs_own_where_nobody_checks():
     before = vars(torch.autograd.Function)["apply"]
     accepted(lambda: None)
     assert vars(torch.autograd.Function)["apply"] is before
+
+
+@pytest.mark.parametrize("forward", [lambda ctx, x: x, lambda ctx, x: x.view_as(x)], ids=["itself", "a view"])
+def test_a_function_that_hands_its_input_on_says_what_it_is_now(forward):
+    """As code does that enters a parallel region: the memory is that of the input, the type is another."""
+
+    def typed(outputs, *, x):
+        spmd.assert_type(x, {"tp": spmd.I})
+        spmd.assert_type(outputs, {"tp": spmd.R})
+
+    def backward(ctx, grad):
+        return spmd.all_reduce(grad, "tp", src=spmd.P, dst=spmd.I)
+
+    methods = {"forward": forward, "backward": backward, "spmd_typecheck": typed}
+    enter = type("Enter", (torch.autograd.Function,), {name: staticmethod(each) for name, each in methods.items()})
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        x = spmd.assert_type(torch.ones(3, requires_grad=True), {"tp": spmd.I})
+        assert spmd.layout_of(enter.apply(x)) == {"tp": spmd.R}
+        assert spmd.layout_of(x) == {"tp": spmd.I}
