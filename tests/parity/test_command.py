@@ -17,6 +17,7 @@ from meshwright.errors import ConfigError
 from meshwright.parity.command import run
 from meshwright.train import step
 from tests.parity.planted import planted
+from tests.train.launch.test_parent import hears_ctrl_c
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +217,12 @@ def test_ctrl_c_ends_all_processes(tmp_path):
     recipe = planted(tmp_path, "hangs")
     command = [sys.executable, "-m", "meshwright", "parity", recipe, "--layout", "tp=2"]
     with subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        start_new_session=True,
+        preexec_fn=hears_ctrl_c,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         while len(pids := [int(file.stem) for file in tmp_path.glob("*.pid")]) < 2:
             assert process.poll() is None, process.stderr.read()
