@@ -103,7 +103,7 @@ class Storage(ABC):
     mesh: DeviceMesh | None = None
 
     def __init__(self, dims: ParallelismDims, rank: int) -> None:
-        joint = {"+".join(parts): parts for parts in (family({}, dims).shard, family({EP: R}, dims).shard) if parts}
+        joint = {own.joint: own.shard for own in (family({}, dims), family({EP: R}, dims)) if own.shard}
         axes = {**{axis: (axis,) for axis in BASE}, **joint}
         self.dims, self.degree, self.index = dims, dims.degrees(axes), dims.index(rank, axes)
 

@@ -50,14 +50,6 @@ def assert_type(tensor: T, *types: Stated, partition_spec: PartitionSpec | None 
     return tensor
 
 
-def assert_local_type(tensor: T, type: Stated) -> T:
-    """As `assert_type` with one statement.
-
-    Errors: as of `assert_type`.
-    """
-    return assert_type(tensor, type)
-
-
 def assert_type_like(tensor: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType] | None = None) -> Tensor:
     """State that `tensor` is what `source` is, but for `overrides`; returns it.
 

@@ -121,6 +121,11 @@ class Frozen(RMSNorm):
 
 def planted(folder: Path, fault: str) -> str:
     """The path of a recipe with that fault."""
-    file = folder / f"{fault}.py"
-    file.write_text(f"{_BEGIN.strip()}\n{FAULTS[fault].rstrip()}\n{_END}")
+    return written(folder, fault, _BEGIN, FAULTS[fault], _END)
+
+
+def written(folder: Path, name: str, begin: str, fault: str, end: str) -> str:
+    """The path of a recipe of that name, which is its `layouts` function, what follows on it, and its config."""
+    file = folder / f"{name}.py"
+    file.write_text(f"{begin.strip()}\n{fault.rstrip()}\n{end}")
     return str(file)

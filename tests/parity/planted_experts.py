@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from tests.parity.planted import written
+
 _BEGIN: Final = """
 from dataclasses import dataclass, fields, replace
 
@@ -75,6 +77,4 @@ FAULTS: Final = {
 
 def planted(folder: Path, fault: str) -> str:
     """The path of a recipe with that fault."""
-    file = folder / f"{fault}.py"
-    file.write_text(f"{_BEGIN.strip()}\n{FAULTS[fault].rstrip()}\n{_END}")
-    return str(file)
+    return written(folder, fault, _BEGIN, FAULTS[fault], _END)
