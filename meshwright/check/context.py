@@ -33,6 +33,11 @@ def active() -> TypeCheck | None:
     return check if check is not None and not check.paused else None
 
 
+def is_present() -> bool:
+    """Whether this thread has a checker, be it paused."""
+    return _checking.check is not None
+
+
 def is_type_checking() -> bool:
     """Whether calls of this thread are judged now."""
     return active() is not None

@@ -49,6 +49,11 @@ def place(owner: Callable[[], Any], *names: str) -> Callable[[W], W]:
     return register
 
 
+def instead(owner: Callable[[], Any], name: str, value: Any) -> None:
+    """Register what stands in an attribute of `owner()` in place of what is there."""
+    _places.append(Place(owner, name, lambda _: value))
+
+
 def _wrapped(wrapper: Callable[..., Any], original: Any) -> Any:
     plain, bind = _unbound(original)
 

@@ -39,6 +39,7 @@ from meshwright.check.tag import (
     written,
 )
 from meshwright.codes import Code
+from meshwright.comm.followed import grounded
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.number import Number, Source
 from meshwright.comm.scope import View, current_mesh
@@ -100,9 +101,10 @@ class TypeCheck(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        args, kwargs = grounded(args), grounded(kwargs or _NONE)
         if self.paused:
-            return func(*args, **(kwargs or _NONE))
-        return self.run(RULES.get(func, _unruled), func, args, kwargs or _NONE)
+            return func(*args, **kwargs)
+        return self.run(RULES.get(func, _unruled), func, args, kwargs)
 
     def run(self, rule: Handler, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call, judged by `rule`.

@@ -18,6 +18,7 @@ from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, share, write, written
 from meshwright.codes import Code
+from meshwright.comm.followed import sizes, whole
 from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.scope import find, no_dim, size
 from meshwright.types.argument import is_whole
@@ -95,7 +96,7 @@ def deepcopied(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...]
 
 def _length(local: int, origin: Origin | None) -> int:
     """A local length, that remembers what it is where the dim is sharded."""
-    return local if origin is None else Whole(local, origin)
+    return local if origin is None else whole(local, origin)
 
 
 @special(getter("shape"), torch.Tensor.size)
@@ -106,7 +107,7 @@ def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     if not cuts:
         return found
     if isinstance(found, torch.Size):
-        return torch.Size([_length(local, origin) for local, origin in zip(found, cuts, strict=True)])
+        return sizes([_length(local, origin) for local, origin in zip(found, cuts, strict=True)])
     dim = (args[1] if len(args) > 1 else kwargs["dim"]) % len(cuts)
     return _length(found, cuts[dim])
 
@@ -160,7 +161,7 @@ def counted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     """How many positions a rank holds."""
     found = func(*args, **kwargs)
     axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
-    return Whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found
+    return whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found
 
 
 @special(*forms("detach"))

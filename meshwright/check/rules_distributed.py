@@ -24,7 +24,8 @@ from meshwright.check.rule import FUNCTIONAL
 from meshwright.check.rules_function import exchanged
 from meshwright.check.tag import read, typed, write, written
 from meshwright.codes import Code
-from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.followed import whole
+from meshwright.comm.number import Origin, Source
 from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
@@ -88,9 +89,9 @@ def rank_of(original: Callable[..., Any], group: Any = None) -> Any:
     text = "dist.get_rank()" if group is None else "dist.get_rank(group)"
     for axis, transport in check.mesh.items():
         if group is not None and getattr(transport, "group", None) is group:
-            return Whole(transport.index, Origin(Source.INDEX, frozenset({axis}), text))
+            return whole(transport.index, Origin(Source.INDEX, frozenset({axis}), text))
     rank = check.rank if check.rank is not None and group is None else original(group)
-    return Whole(rank, Origin(Source.RANK, frozenset(axis for axis, n in check.degree.items() if n > 1), text))
+    return whole(rank, Origin(Source.RANK, frozenset(axis for axis, n in check.degree.items() if n > 1), text))
 
 
 @place(lambda: dist, *_IN_PLACE)

@@ -12,7 +12,7 @@ from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
-from meshwright.check.seeds import look
+from meshwright.check.seeds import varying_of
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, read, typed, write
 from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, V
@@ -38,14 +38,13 @@ _RANDOM: Final = (
 def _makes(names: str, tag: Tag) -> None:
     def make(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         check.note_call(func.__name__, (*args, *kwargs.values()))
-        if tag is UNKNOWN and kwargs.get("generator") is None:
-            look(check)
+        varying = varying_of(check, kwargs.get("generator")) if tag is UNKNOWN else frozenset()
         filled = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if _fills(func) else None
         held = UNKNOWN if filled is None else read(filled)
         for axis, kind in held.layout.items():
-            if axis in check.varying_seed and kind in (R, I, P):
+            if axis in varying and kind in (R, I, P):
                 raise varying_seed(axis, kind, func.__name__)
-        made = held if held.layout else _of_arguments(check, func, args, kwargs, tag)
+        made = held if held.layout else _of_arguments(check, func, args, kwargs, tag, varying)
         result: Tensor = func(*args, **kwargs)
         write(result, made)
         return result
@@ -55,7 +54,12 @@ def _makes(names: str, tag: Tag) -> None:
 
 
 def _of_arguments(
-    check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], tag: Tag
+    check: TypeCheck,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tag: Tag,
+    varying: frozenset[str],
 ) -> Tag:
     """The tag of what a factory makes: of values that have a type, of numbers that have an origin, or `tag`."""
     name = func.__name__
@@ -68,8 +72,8 @@ def _of_arguments(
         for axis, kind in read(x).layout.items():
             if kind not in (R, I):
                 raise not_constant(axis, kind, name)
-    if tag is UNKNOWN and check.varying_seed:
-        return typed(SpmdLayout(dict.fromkeys(sorted(check.varying_seed), V)))
+    if varying:
+        return typed(SpmdLayout(dict.fromkeys(sorted(varying), V)))
     if tag in (ZERO, UNKNOWN):
         return tag
     values = (args, tuple(kwargs.values()))

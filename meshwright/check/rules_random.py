@@ -13,11 +13,11 @@ from torch import Tensor
 from meshwright.check import rules_attention as rules_attention
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.context import active
-from meshwright.check.intercept import place
+from meshwright.check.intercept import instead, place
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_linear, typed_number, varying_seed
 from meshwright.check.rule import INFER, RULES, Pure, forms, special
-from meshwright.check.seeds import know, look
+from meshwright.check.seeds import know, varying_of
 from meshwright.check.tag import read, typed
 from meshwright.check.term import Term, linear
 from meshwright.comm.number import Number, Source
@@ -43,9 +43,40 @@ def seeded(original: Callable[..., Any], seed: Any) -> Any:
         know(None, frozenset())
     else:
         check.look()
-        origin = seed.origin if isinstance(seed, Number) else None
-        know(check, (origin.axes or frozenset(check.degree)) if origin is not None else frozenset())
+        know(check, _axes(seed, check))
     return made
+
+
+def _axes(seed: Any, check: TypeCheck) -> frozenset[str]:
+    """On which axes a seed differs from rank to rank."""
+    return (seed.origin.axes or frozenset(check.degree)) if isinstance(seed, Number) else frozenset()
+
+
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, torch._C.Generator)
+
+
+class Seeded(torch._C.Generator, metaclass=_AnyGenerator):
+    """torch's generator, which knows on which axes its seed differs from rank to rank."""
+
+    axes: frozenset[str] = frozenset()
+
+    def manual_seed(self, seed: int) -> Seeded:
+        """Seed it; with a number of this rank, its random numbers are V."""
+        check = active()
+        self.axes = frozenset() if check is None else _axes(seed, check)
+        super().manual_seed(int(seed))
+        return self
+
+    def seed(self) -> int:
+        """Seed it by chance, on no two ranks alike."""
+        check = active()
+        self.axes = frozenset() if check is None else frozenset(check.degree)
+        return super().seed()
+
+
+instead(lambda: torch, "Generator", Seeded)
 
 
 @place(lambda: torch, "seed")
@@ -70,13 +101,12 @@ def _judged(
     """A call that draws random numbers: `infer` is told on which axes they differ."""
     name = func.__name__.rstrip("_")
     generator = kwargs.get("generator")
-    if generator is None:
-        look(check)
+    varying = varying_of(check, generator)
     kinds = [kind for x in (*args, *kwargs.values()) if isinstance(x, Tensor) for kind in read(x).layout.values()]
     if all(kind in (R, I, P) for kind in kinds):  # one seed for all ranks is what makes them alike
         check.note_call("seed", (torch.initial_seed() if generator is None else generator.initial_seed(),))
     writes = func.__name__.endswith("_") and not func.__name__.startswith("__")
-    return check.judge(Pure(name, partial(infer, check.varying_seed), writes=writes), func, args, kwargs)
+    return check.judge(Pure(name, partial(infer, varying), writes=writes), func, args, kwargs)
 
 
 def _drawn(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

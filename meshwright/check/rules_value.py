@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from meshwright.check.context import active
+from meshwright.check.context import active, is_present
 from meshwright.check.intercept import mode_is_on
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change, typed_number
 from meshwright.check.rule import forms, special
 from meshwright.check.tag import read
 from meshwright.codes import Code
-from meshwright.comm.number import Number, Origin, Source, Whole, watchers
+from meshwright.comm.followed import Listener, listeners, whole
+from meshwright.comm.number import Number, Origin, Source, forgetting
 from meshwright.types.kinds import I, P, R, Shard, V
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _origin(check: TypeCheck, name: str, x: Any) -> Origin | None:
 
 
 def _remembering(value: Any, origin: Origin) -> Any:
-    return [_remembering(each, origin) for each in value] if isinstance(value, list) else Whole(value, origin)
+    return [_remembering(each, origin) for each in value] if isinstance(value, list) else whole(value, origin)
 
 
 def _read(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -75,7 +76,7 @@ def _read(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwa
 special(*(function for name in _READING.split() for function in forms(name)))(_read)
 
 
-def _watched(number: Number) -> None:
+def _forgotten(number: Number) -> None:
     """float() of a local length: nothing follows what it gives."""
     check = active()
     if check is None or check.local or number.origin.source is not Source.LENGTH or not mode_is_on():
@@ -87,7 +88,8 @@ def _watched(number: Number) -> None:
     check.run(refuse, float, (), {})
 
 
-watchers.append(_watched)
+forgetting.append(_forgotten)
+listeners.append(Listener(is_on=is_present, hears=lambda: is_present() and mode_is_on()))
 
 
 @special(torch.Tensor.__format__)

@@ -31,3 +31,14 @@ def look(check: TypeCheck) -> None:
     seed = torch.initial_seed()
     axes = check.seeds[seed] if seed in check.seeds else _seen.get(seed)
     check.seed_varies(frozenset(check.degree) if axes is None else axes)
+
+
+def varying_of(check: TypeCheck, generator: torch.Generator | None) -> frozenset[str]:
+    """The axes on which the numbers of `generator`, or of torch's own, differ from rank to rank.
+
+    All of the mesh, where it was seeded by a place on those of another.
+    """
+    if generator is None:
+        look(check)
+    axes: frozenset[str] = check.varying_seed if generator is None else getattr(generator, "axes", frozenset())
+    return axes if axes <= check.degree.keys() else frozenset(check.degree)

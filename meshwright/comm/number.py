@@ -2,10 +2,14 @@
 
 They are ints and floats like any other, and remember through arithmetic where they come from, so that a checker can
 say what a tensor meets.
+
+Python asks no int that stands behind a float: `0.1 / n` forgets n. Where a checker listens, `followed` has numbers that
+are asked.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from enum import Enum
@@ -38,9 +42,11 @@ class Origin(NamedTuple):
 
 
 class Number:
-    """What the two kinds of numbers share."""
+    """What all kinds of such numbers share."""
 
     origin: Origin
+    plain: Any
+    """The same number, without its origin."""
 
 
 class Whole(Number, int):
@@ -50,6 +56,11 @@ class Whole(Number, int):
         made = super().__new__(cls, value)
         made.origin = origin
         return made
+
+    @property
+    def plain(self) -> int:
+        """The same number, without its origin."""
+        return int(self)
 
     def __reduce__(self) -> Any:
         return int, (int(self),)
@@ -63,35 +74,23 @@ class Real(Number, float):
         made.origin = origin
         return made
 
+    @property
+    def plain(self) -> float:
+        """The same number, without its origin."""
+        return float.__float__(self)
+
     def __reduce__(self) -> Any:
-        return float, (float.__float__(self),)
+        return float, (self.plain,)
 
 
-watchers: Final[list[Callable[[Number], None]]] = []
+forgetting: Final[list[Callable[[Number], None]]] = []
 """Who wants to know that a number becomes a plain float, and forgets where it comes from."""
 
 
 def _plain_float(self: Any) -> float:
-    for watch in watchers:
-        watch(self)
-    return int.__float__(self) if isinstance(self, int) else float.__float__(self)
-
-
-for _each in (Whole, Real):
-    setattr(_each, "__float__", _plain_float)  # noqa: B010
-
-_NUMBERS: Final[tuple[type[Number], ...]] = (Whole, Real)
-
-
-def _bare(number: Any) -> Any:
-    """The same number, without its origin."""
-    return int(number) if isinstance(number, int) else float.__float__(number)
-
-
-def _with(value: Any, origin: Origin) -> Any:
-    if type(value) is int:
-        return Whole(value, origin)
-    return Real(value, origin) if type(value) is float else value
+    for tell in forgetting:
+        tell(self)
+    return float(self.plain)
 
 
 _WEIGHT: Final = {Source.SIZE: 0, Source.DEGREE: 1, Source.LENGTH: 2, Source.INDEX: 3, Source.RANK: 4}
@@ -108,43 +107,57 @@ def _both(a: Origin, b: Origin, name: str) -> Origin | None:
     return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
 
 
-def _forward(name: str, function: Callable[..., Any], cls: type[Number]) -> None:
-    def method(self: Any, *others: Any) -> Any:
-        origin: Origin | None = self.origin
-        values = []
-        for other in others:
-            if isinstance(other, Number):
-                assert origin is not None
-                origin = _both(origin, other.origin, name.strip("_").removeprefix("r"))
-                other = _bare(other)
-            elif type(other) not in (int, float, bool):
-                return NotImplemented
-            values.append(other)
-        result = function(_bare(self), *values)
-        return result if origin is None else _with(result, origin)
+def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[Number], ...]) -> None:
+    """Give `cls` the arithmetic that remembers: with plain numbers, and with those of its own class and of `others`.
 
-    setattr(cls, name, method)
+    whole: what its whole results are made by.
+    """
+    numbers: tuple[type[Number], ...] = (cls, *others)
+
+    def forward(name: str, function: Callable[..., Any]) -> None:
+        def method(self: Any, *arguments: Any) -> Any:
+            origin: Origin | None = self.origin
+            values = []
+            for each in arguments:
+                if isinstance(each, numbers):
+                    assert origin is not None
+                    origin = _both(origin, each.origin, name.strip("_").removeprefix("r"))
+                    each = each.plain
+                elif type(each) not in (int, float, bool):
+                    return NotImplemented
+                values.append(each)
+            result = function(self.plain, *values)
+            if origin is None:
+                return result
+            if type(result) is int:
+                return whole(result, origin)
+            return Real(result, origin) if type(result) is float else result
+
+        method.__doc__ = f"{name} of numbers, with the origin of what comes out."
+        setattr(cls, name, method)
+
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        function = getattr(operator, name)
+        forward(f"__{name}__", function)
+        forward(f"__r{name}__", reflected(function))
+    for name in ("neg", "abs", "pos"):
+        forward(f"__{name}__", getattr(operator, name))
+    for name in ("sqrt", "log", "log2", "exp"):  # numpy asks an object for these
+        forward(name, getattr(math, name))
+    forward("__round__", round)
+    cls.__divmod__ = _divmod
+    cls.__rdivmod__ = reflected(_divmod)
+    cls.__float__ = _plain_float
 
 
-def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its two operands exchanged."""
     return lambda a, b: function(b, a)
-
-
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    for _cls in _NUMBERS:
-        _function = getattr(operator, _name)
-        _forward(f"__{_name}__", _function, _cls)
-        _forward(f"__r{_name}__", _reflected(_function), _cls)
-for _name in ("neg", "abs", "pos"):
-    for _cls in _NUMBERS:
-        _forward(f"__{_name}__", getattr(operator, _name), _cls)
 
 
 def _divmod(self: Any, other: Any) -> Any:
     return self // other, self % other
 
 
-for _cls in _NUMBERS:
-    _forward("__round__", round, _cls)
-    setattr(_cls, "__divmod__", _divmod)  # noqa: B010
-    setattr(_cls, "__rdivmod__", _reflected(_divmod))  # noqa: B010
+for _cls in (Whole, Real):
+    remember(_cls, Whole, (Whole, Real))

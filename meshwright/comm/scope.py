@@ -14,8 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from meshwright.codes import Code
+from meshwright.comm.followed import whole
 from meshwright.comm.meshes import Meshlike, bare, view_of
-from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.number import Origin, Source
 from meshwright.comm.recompute import follow
 from meshwright.comm.transport import Transport
 from meshwright.comm.view import Axis, no_axis
@@ -131,13 +132,13 @@ def joined(names: tuple[str, ...]) -> Transport:
 def axis_index(axis: Axis) -> int:
     """This rank's place on an axis of the current mesh; a number that is another one on each rank, and says so."""
     group = find(axis)
-    return Whole(group.index, Origin(Source.INDEX, frozenset(group.axes), f"axis_index({group.name!r})"))
+    return whole(group.index, Origin(Source.INDEX, frozenset(group.axes), f"axis_index({group.name!r})"))
 
 
 def axis_size(axis: Axis) -> int:
     """The number of ranks on an axis of the current mesh; times a local length it is that of the whole dim."""
     group = find(axis)
-    return Whole(group.size, Origin(Source.SIZE, frozenset(group.axes), f"axis_size({group.name!r})"))
+    return whole(group.size, Origin(Source.SIZE, frozenset(group.axes), f"axis_size({group.name!r})"))
 
 
 def no_dim(x: object, dim: object) -> SpmdTypeError:

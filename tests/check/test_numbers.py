@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,6 +32,18 @@ LOCAL = {
     "a quotient": by(lambda x: 1 / x.shape[0]),
     "a product": by(lambda x: 2 * x.shape[0] + 1),
     "a power": by(lambda x: x.shape[0] ** -0.5),
+    "behind a float": by(lambda x: 1.0 / x.shape[0]),
+    "smoothing spread over the others": by(lambda x: 0.1 / (x.shape[0] - 1)),
+    "a float to its power": by(lambda x: 2.0 ** -x.shape[0]),
+    "its logarithm": by(lambda x: math.log(x.shape[0])),
+    "its logarithm, by numpy": by(lambda x: np.log(x.shape[0])),
+    "its root, by numpy": by(lambda x: 1 / np.sqrt(x.shape[0])),
+    "a sum of lengths": by(lambda x: sum(x.shape)),
+    "a product of lengths": by(lambda x: math.prod(x.shape)),
+    "a product, by numpy": by(lambda x: np.prod(x.shape)),
+    "at least one": by(lambda x: max(x.shape[0], 1)),
+    "unpacked": by(lambda x: (lambda rows, width: 0.5 * rows)(*x.shape)),
+    "a tensor of it": by(lambda x: torch.full((4,), 1.0 / x.shape[0])),
     "a mean by hand": lambda: (lambda x: x.sum() / x.shape[0])(given(S(0), 4, 2)),
     "a factor of a sum": lambda: torch.mul(given(P, 3), given(S(1), 2, 4).shape[1]),
 }
@@ -48,6 +63,55 @@ SHAPES = {
     "zeros": lambda: (lambda x: x + torch.zeros(x.shape))(given(S(0), 4, 2)),
     "unpacked": lambda: (lambda x: x.reshape(*x.shape[:1], 2, 1))(given(S(0), 4, 2)),
 }
+
+
+PLAIN = {
+    "chunks": lambda n: torch.ones(2, 8).chunk(n, 1),
+    "a range": lambda n: torch.arange(n).float() + torch.arange(0, n),
+    "zeros by numbers": lambda n: torch.zeros(n, 2).new_zeros(2, n),
+    "a mask": lambda n: torch.full((n, n), -1.0).triu(1).tril(n - 4),
+    "expanded": lambda n: torch.zeros(1, 1).expand(n, -1).repeat(1, n),
+    "a cut": lambda n: torch.ones(9)[: n - 1].narrow(0, 1, n - 3),
+    "an entry": lambda n: torch.ones(9)[n],
+    "the highest": lambda n: torch.topk(torch.ones(8), n),
+    "pieces": lambda n: torch.ones(8).split([n, 8 - n]),
+    "broadcast": lambda n: torch.broadcast_to(torch.ones(1), torch.broadcast_shapes((n,), (1,))),
+    "a module": lambda n: torch.nn.Linear(n, 3)(torch.ones(n)),
+    "mapped over": lambda n: torch.vmap(lambda row: row * 2)(torch.ones(n, 2)),
+    "padded": lambda n: F.pad(torch.ones(2), (0, n)),
+    "classes": lambda n: F.one_hot(torch.arange(3), n),
+    "counted": lambda n: [[0] * n for _ in range(n)],
+    "compared": lambda n: (n > 2, n > 2, n == 4, n in (1, 4), {4: "four"}[n], bool(n), sorted([n, 3])),
+    "bits": lambda n: (n.bit_length(), n >> 1, n & 1, ~n, divmod(n, 3), round(n)),
+    "shown": lambda n: f"{n} {n:3d} {n!r} {[n]}" + "%d" % n,  # noqa: UP031
+    "an array": lambda n: np.zeros((n, 2)).shape,
+    "copied": lambda n: copy.deepcopy(pickle.loads(pickle.dumps([n]))),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_length_is_an_int_like_any(name):
+    def program():
+        n = given(S(0), 4, 2).shape[0]
+        assert isinstance(n, int)
+        return PLAIN[name](n)
+
+    torch.manual_seed(0)
+    found = accepted(program)
+    torch.manual_seed(0)
+    wanted = PLAIN[name](4)
+    assert str(found) == str({} if isinstance(wanted, torch.Tensor) else wanted)
+
+
+def test_a_length_that_is_kept_is_right_when_nobody_listens():
+    n = accepted(lambda: given(S(0), 4, 2).shape[0])
+    x = torch.ones(8)
+    assert torch.equal(x * n / n + n, x + 4)
+    assert x.view(n, 2).shape == (4, 2)
+    assert torch.zeros(n).shape == (4,)
+    assert isinstance(n, int)
+    with pytest.raises(TypeError, match=r"int\(\) makes a plain one"):
+        x.chunk(n)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -89,6 +153,7 @@ def test_the_length_that_nothing_follows_is_refused():
 
 def test_a_ranks_place_on_an_axis_is_a_list():
     assert accepted(lambda: given(R, 4) * spmd.axis_index("tp")) == {"tp": V}
+    assert accepted(lambda: given(R, 4) * (1.0 - 0.5 * spmd.axis_index("tp"))) == {"tp": V}
     assert accepted(lambda: torch.full((2,), spmd.axis_index("tp"))) == {"tp": V}
     refused(lambda: given(P, 4) * spmd.axis_index("tp"), Code.PARTIAL_PRODUCT)
     refused(lambda: given(I, 4) + spmd.axis_index("tp"), Code.INVARIANT_MEETS)

@@ -19,7 +19,7 @@ def seed():
 
 
 SEEDS = {
-    "the generator's own method": lambda: torch.default_generator.manual_seed(5000 + spmd.axis_index("tp")),
+    "the generator's own method": lambda: torch.default_generator.manual_seed(int(5000 + spmd.axis_index("tp"))),
     "by chance": lambda: torch.seed(),
     "by chance, of torch.random": lambda: torch.random.seed(),
 }
@@ -39,6 +39,25 @@ def test_a_seed_that_nobody_saw_is_not_taken_to_be_that_of_all_ranks(way, draw):
         return DRAWS[draw](x)
 
     assert "'tp'" in refused(program, Code.GENERATOR).what
+
+
+def test_a_generator_knows_whether_ranks_seed_it_alike():
+    def drawn(seed):
+        generator = torch.Generator()
+        assert isinstance(generator, torch.Generator)
+        assert isinstance(torch.default_generator, torch.Generator)
+        return torch.rand(4, generator=generator.manual_seed(seed), dtype=torch.float64)
+
+    assert accepted(lambda: drawn(5 + spmd.axis_index("tp"))) == {"tp": V}
+    assert accepted(lambda: drawn(5)) == {}
+    assert accepted(lambda: given(V, 4) * drawn(spmd.axis_index("tp"))) == {"tp": V}
+
+    def chosen():
+        generator = torch.Generator()
+        generator.manual_seed(7 + spmd.axis_index("tp"))
+        return torch.bernoulli(given(R, 4, wants=False).sigmoid(), generator=generator)
+
+    assert "'tp'" in refused(chosen, Code.GENERATOR).what
 
 
 @pytest.mark.parametrize("kind", [R, S(0), V])

@@ -130,7 +130,11 @@ def test_weights_are_gathered_and_their_gradients_summed_as_often_as_without(tie
     assert parts == [without]
 
 
-@pytest.mark.parametrize("layout", [{"cp": 2}, {"tp": 2}, {"dp_shard": 2}, {"pp": 2}], ids=str)
+def slow(layout):
+    return pytest.param(layout, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2}, *map(slow, [{"cp": 2}, {"dp_shard": 2}, {"pp": 2}])], ids=str)
 def test_blocks_and_parts_compile_once_for_all_steps(layout, batches):
     assert_compiled_once(computed(layout, compile=True, loss_chunks=2), batches)
 

@@ -31,14 +31,14 @@ FAMILIES = ("qwen3", "deepseek")
 CHOICES = {"as it chooses": {}, "leaning": {}, "idle": {}, "one": {"active": 1}}
 """How routers are made to choose -> other numbers of the model."""
 OF_TWO = [{"dp_shard": 2, "ep": 2}, {"cp": 2, "ep": 2}, {"tp": 2, "ep": 2}, {"tp": 2}, {"pp": 2}]
-OF_FOUR = [
-    {"dp_shard": 4, "ep": 2},
-    {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
-    {"dp_shard": 2, "tp": 2, "ep": 2},
-    {"dp_shard": 2, "tp": 2, "ep": 4, "sequence_parallel": False},
-    {"dp_shard": 2, "cp": 2, "ep": 4},
-    {"dp_shard": 2, "pp": 2, "ep": 2},
-]
+OF_FOUR = {
+    "qwen3": [
+        {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
+        {"dp_shard": 2, "tp": 2, "ep": 4, "sequence_parallel": False},
+    ],
+    "deepseek": [{"dp_shard": 2, "tp": 2, "ep": 2}, {"dp_shard": 2, "pp": 2, "ep": 2}],
+}
+MORE_OF_FOUR = [{"dp_shard": 4, "ep": 2}, {"dp_shard": 2, "cp": 2, "ep": 4}]
 
 
 def experts(family, towards):
@@ -71,8 +71,20 @@ def truth():
 SIMULATED = [layout for layout in covering(4, experts=True) if layout.pp == 1 and world_of(layout) == 4]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("towards", CHOICES)
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("towards", "family"),
+    [
+        ("idle", "qwen3"),
+        ("one", "deepseek"),
+        *(slow(towards, family) for towards in ("as it chooses", "leaning") for family in FAMILIES),
+        slow("idle", "deepseek"),
+        slow("one", "qwen3"),
+    ],
+)
 def test_whatever_routers_choose(truth, family, towards):
     config, batches, alone = truth(family, towards)
     if towards == "idle":
@@ -94,9 +106,16 @@ def test_most_layouts_were_tried():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("world", "layouts"), [(2, OF_TWO), (4, OF_FOUR)])
-def test_backends_agree_to_the_last_bit(family, world, layouts):
-    agree(small_experts(family), world, layouts)
+def test_backends_agree_to_the_last_bit(family):
+    agree(small_experts(family), 2, OF_TWO)
+    agree(small_experts(family), 4, OF_FOUR[family])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_backends_agree_under_the_layouts_of_the_other_family_and_more(family):
+    others = [layout for other in FAMILIES if other != family for layout in OF_FOUR[other]]
+    agree(small_experts(family), 4, [*others, *MORE_OF_FOUR])
 
 
 KEPT_OTHERWISE = [{"recompute": "full"}, {"recompute": "selective"}, {"recompute": "ops"}, {"offload": True}]

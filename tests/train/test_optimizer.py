@@ -67,7 +67,7 @@ class TestAdamW:
 
     def test_the_settings_arrive(self):
         config = OptimizerConfig(rate=0.5, beta1=0.7, beta2=0.8, epsilon=1e-3)
-        for group in adamw(self.model(), config).param_groups:
+        for group in adamw(self.model().parameters(), config).param_groups:
             assert (group["lr"], group["betas"], group["eps"]) == (0.5, (0.7, 0.8), 1e-3)
 
     @pytest.mark.parametrize("kept", ["0.weight", "0.bias"])
