@@ -23,7 +23,7 @@ from meshwright.comm.collectives import (
     shard,
     unshard,
 )
-from meshwright.comm.declare import assert_type, assert_type_like, merge_types
+from meshwright.comm.declare import assert_local_type, assert_type, assert_type_like, merge_types
 from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.scope import axis_index, axis_size, current_mesh, set_current_mesh, size
 from meshwright.comm.shapes import mesh
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
         show,
         typecheck,
     )
-
-assert_local_type = assert_type
-"""The name of `assert_type` for a type without dims."""
 
 __all__ = [
     "CP",

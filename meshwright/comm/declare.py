@@ -50,6 +50,14 @@ def assert_type(tensor: T, *types: Stated, partition_spec: PartitionSpec | None 
     return tensor
 
 
+def assert_local_type(tensor: Tensor, type: Stated) -> Tensor:
+    """`assert_type` with one type, under the name that code has from before.
+
+    Errors: as of `assert_type`.
+    """
+    return assert_type(tensor, type)
+
+
 def assert_type_like(tensor: Tensor, source: Tensor, overrides: Mapping[Any, SpmdType] | None = None) -> Tensor:
     """State that `tensor` is what `source` is, but for `overrides`; returns it.
 

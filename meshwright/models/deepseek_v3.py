@@ -18,7 +18,7 @@ from meshwright.models.layouts import Plan
 from meshwright.models.rope import Yarn
 from meshwright.models.router import Choice
 from meshwright.models.sparse import Balance, Sparse
-from meshwright.models.spec import flag
+from meshwright.models.spec import flag, numbers_of
 
 
 @dataclass(kw_only=True)
@@ -199,6 +199,6 @@ SIZES: Final = tuple(_SIZES)
 def deepseek_v3(size: str) -> DeepseekV3:
     """The numbers of a size: debug, and 671b as published.
 
-    Errors: `KeyError` for another name.
+    Errors: `ConfigError` for another name.
     """
-    return DeepseekV3(shared_experts=1, **_SIZES[size])
+    return DeepseekV3(shared_experts=1, **numbers_of(_SIZES, size, "deepseek_v3"))
