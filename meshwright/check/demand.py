@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -34,21 +34,16 @@ def demand_no_length(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named
         return
 
 
-def demand_exact(op: str, seen: Sequence[Operand], result: Any) -> None:
+def demand_exact(op: str, part: Operand, result: Any) -> None:
     """A sum stays one where its parts are not rounded: an op may do so by its dtype, its target, or by autocast.
 
     Errors: `Refused`.
     """
-    dtypes = [operand.dtype for operand in seen if operand.partial]
-    if not dtypes:
-        return
-    for x in tensors_of(result):
+    for x in tensors_of(result) if part.partial else ():
         if read(x).layout.partial:
-            for dtype in dtypes:
-                if dtype.is_complex and not x.dtype.is_complex:
-                    dtype = dtype.to_real()
-                if not keeps_sums(x.dtype, dtype):
-                    raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
+            dtype = part.dtype.to_real() if part.dtype.is_complex and not x.dtype.is_complex else part.dtype
+            if not keeps_sums(x.dtype, dtype):
+                raise rounded(read(x).layout.partial[0], "an operand", op, dtype, x.dtype)
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

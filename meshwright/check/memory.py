@@ -59,11 +59,16 @@ class Written(NamedTuple):
 
 def place_of(x: Tensor) -> Place:
     """The bytes of `x`."""
-    size = x.element_size()
-    shape, strides = tuple(x.shape), tuple(step * size for step in x.stride())
-    start = int(x.storage_offset()) * size
-    extent = sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size if x.numel() else 0
-    return Place(start, start + extent, extent == x.numel() * size, shape, strides)
+    size, shape = x.element_size(), tuple(x.shape)
+    strides, start, whole = (
+        tuple([step * size for step in x.stride()]),
+        int(x.storage_offset()) * size,
+        x.numel() * size,
+    )
+    if x.is_contiguous():
+        return Place(start, start + whole, True, shape, strides)
+    extent = sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size if whole else 0
+    return Place(start, start + extent, extent == whole, shape, strides)
 
 
 def _storage(x: Tensor) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ class _Outcome(NamedTuple):
 
 _SERIAL: Final = "_spmd_serial"
 """Attribute of a tensor in a replay: how many came before it."""
-_FULL: Final = slice(None)
+_FULL: Final = None, None, None
 _NONE: Final[Mapping[str, Any]] = {}
 
 _PLAIN: Final = frozenset({int, bool, str, type(None), torch.dtype})
@@ -94,6 +95,7 @@ class TypeCheck(TorchFunctionMode):
         self.degree: Mapping[str, int] = {}
         self.numbers: list[Number] = []
         self._places: set[str] = set()
+        self._meets_numbers = False
         self._made = 0
         self.axes: dict[str, MeshAxis] = {}
         self._answers = Answers()
@@ -101,10 +103,9 @@ class TypeCheck(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        args, kwargs = grounded(args), grounded(kwargs or _NONE)
         if self.paused:
-            return func(*args, **kwargs)
-        return self.run(RULES.get(func, _unruled), func, args, kwargs)
+            return func(*grounded(args), **grounded(kwargs or _NONE))
+        return self.run(RULES.get(func, _unruled), func, args, kwargs or _NONE)
 
     def run(self, rule: Handler, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call, judged by `rule`.
@@ -117,11 +118,11 @@ class TypeCheck(TorchFunctionMode):
                 self._enter(mesh)
             if self.report.problems and self._takes_assumed(args, kwargs):
                 return self._go_on(func, args, kwargs)
-            if self.trace is not None:
-                return self._numbered(rule(self, func, args, kwargs))
             if type(rule) is Pure:
-                return self.judge(rule, func, args, kwargs)
-            return rule(self, func, args, kwargs)
+                result = self.judge(rule, func, args, kwargs)
+            else:
+                result = rule(self, func, grounded(args), grounded(kwargs) if kwargs else kwargs)
+            return result if self.trace is None else self._numbered(result)
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
             if not self.collect:
@@ -144,12 +145,12 @@ class TypeCheck(TorchFunctionMode):
         tag = noted.get(ATTRIBUTE, UNKNOWN)
         if tag.fresh is not None or tag is UNKNOWN:
             tag = read(x)
-        if tag.mixed:
-            raise mixed(tag.mixed)
         wants = x.requires_grad and torch.is_grad_enabled()
         key = tag, x.shape, wants, x.dtype, self.local
         found = self._answers.operands.get(key)
         if found is None:
+            if tag.mixed:
+                raise mixed(tag.mixed)
             here = on_mesh(tag, self.mesh, self.axes, self.local)
             found = operand(here, tuple(x.shape), wants, x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
@@ -164,19 +165,21 @@ class TypeCheck(TorchFunctionMode):
     def judge(self, rule: Pure, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run `func` if `rule` allows it, and note what it returns."""
         seen: list[Operand] = []
-        if self.numbers or self._places:
+        if self._meets_numbers:
             self.begin()
         values: list[Any] = []
         for argument in args:
             kind = type(argument)
             if kind is Tensor or kind is Parameter:
-                known = self.operand(argument)
-                seen.append(known)
-                values.append(known)
+                operand = self.operand(argument)
+                seen.append(operand)
+                values.append(operand)
             else:
                 values.append(argument if kind in _PLAIN else self.seen_by_rules(argument, seen))
         given = tuple(values)
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
+        if self._meets_numbers:
+            args, kwargs = grounded(args), grounded(kwargs)
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
         typed_any = partial = False
@@ -205,8 +208,10 @@ class TypeCheck(TorchFunctionMode):
                 demand_unshared(rule.name, tensor)
                 if not read(tensor).layout:
                     untyped.append(tensor)
-        manner = self._manner() if self.numbers or self._places or self.varying_seed else self.local
-        key = func, given, tuple(named.items()) if named else None, target is None, torch.is_grad_enabled(), manner
+        manner = self._manner() if self._meets_numbers or self.varying_seed else self.local
+        key: tuple[Any, ...] = func, given, manner
+        if named or target is not None:
+            key = *key, tuple(named.items()), target is None, torch.is_grad_enabled()
         try:
             outcomes = self._answers.outcomes.get(key)
             if outcomes is None:
@@ -215,9 +220,13 @@ class TypeCheck(TorchFunctionMode):
             outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
         result = func(*args, **kwargs)
         into = result if target is None else target
-        self.note(outcomes, into)
+        if type(outcomes) is _Outcome and type(into) is Tensor and into.shape == outcomes.shape:
+            write(into, outcomes.tag)
+        else:
+            self.note(outcomes, into)
         if partial:
-            demand_exact(rule.name, seen, into)
+            for each in seen:
+                demand_exact(rule.name, each, into)
         if target is not None:
             for tensor in tensors_of(target):
                 written(tensor)
@@ -229,6 +238,7 @@ class TypeCheck(TorchFunctionMode):
         """A call: nothing is known yet of the numbers among its arguments."""
         self.numbers.clear()
         self._places = set()
+        self._meets_numbers = False
 
     def demand_unplaced(self, op: str, layout: SpmdLayout) -> None:
         """No rank's place was among the arguments of a call whose result is the same on every rank.
@@ -245,27 +255,29 @@ class TypeCheck(TorchFunctionMode):
 
     def seen_by_rules(self, argument: Any, seen: list[Operand]) -> Any:
         """The argument with an `Operand` in place of each tensor, as a value that can be a key."""
+        kind = type(argument)
+        if kind in _PLAIN:
+            return argument
+        if kind is slice:
+            ends = argument.start, argument.stop, argument.step
+            return FULL if all(map(is_, ends, _FULL)) else Cut(*self.seen_by_rules(ends, seen))
         if isinstance(argument, Tensor):
             operand = self.operand(argument)
             seen.append(operand)
             return operand
-        if type(argument) in _PLAIN:
-            return argument
         if isinstance(argument, (list, tuple)):
-            return tuple([self._entry(each, seen) for each in argument])
-        if isinstance(argument, slice):
-            if argument == _FULL:
-                return FULL
-            return Cut(*(self._entry(end, seen) for end in (argument.start, argument.stop, argument.step)))
-        if type(argument) is float:
+            return tuple([each if type(each) in _PLAIN else self._entry(each, seen) for each in argument])
+        if kind is float:
             return 1.0 if argument else 0.0  # a rule asks of a number only whether it is zero
         if isinstance(argument, Number):
-            return self._number(argument, seen)
+            self._meets_numbers = True
+            return self._number(grounded(argument), seen)
         return argument
 
     def _entry(self, value: Any, seen: list[Operand]) -> Any:
         """An entry of a list or of a slice: in a region a length, which may be another one on each rank."""
         if self.local and isinstance(value, Number) and value.origin.source is Source.INDEX and isinstance(value, int):
+            self._meets_numbers = True
             self._places.update(axis for axis in value.origin.axes if self.degree.get(axis, 1) > 1)
             return int(value)
         return self.seen_by_rules(value, seen)
@@ -273,10 +285,10 @@ class TypeCheck(TorchFunctionMode):
     def note(self, outcomes: Any, result: Any) -> None:
         """Tag what a call returned, after its shape is found to be the expected one."""
         if type(outcomes) is _Outcome:
-            if not isinstance(result, (Tensor, list, tuple)):
-                return  # a text, or NotImplemented, as of `x == None`
             if not isinstance(result, Tensor):
-                raise no_rule("a form that returns several tensors")
+                if isinstance(result, (list, tuple)):
+                    raise no_rule("a form that returns several tensors")
+                return  # a text, or NotImplemented, as of `x == None`
             if outcomes.shape is not None and result.shape != outcomes.shape:
                 raise Refused(
                     f"a rank gets {tuple(result.shape)} where {outcomes.tag.layout} leaves it {outcomes.shape}",
@@ -433,7 +445,7 @@ class TypeCheck(TorchFunctionMode):
             write(args[0], ASSUMED)
             with suppress(Refused):  # what is wrong with the statement itself was said
                 return from_author(self, func, args, kwargs)
-        result = func(*args, **kwargs)
+        result = func(*grounded(args), **grounded(kwargs))
         for x in tensors_of(result):
             write(x, ASSUMED)
         return result

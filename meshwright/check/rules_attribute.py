@@ -103,6 +103,8 @@ def _length(local: int, origin: Origin | None) -> int:
 def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a rank holds; the length of a sharded dim says that it is not that of the whole."""
     found = func(*args, **kwargs)
+    if not read(args[0]).layout.cut:
+        return found
     cuts = check.operand(args[0]).cuts
     if not cuts:
         return found

@@ -17,7 +17,7 @@ from meshwright.check.operand import Operand, operand, whole_shape
 from meshwright.check.refusal import Refused, change, mixed
 from meshwright.check.report import Trusted
 from meshwright.check.rule import special
-from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, held, is_stale, read, typed, write
+from meshwright.check.tag import ASSUMED, UNKNOWN, Tag, held, is_stale, noted, read, typed, write
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type, assert_type_like
 from meshwright.comm.steps import BoundStep
@@ -52,7 +52,7 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
     tag = UNKNOWN if is_stale(x) or read(x) is ASSUMED else read(x)
     for axis in stated:
         _ = check.mesh[axis]  # the mesh says which axes there are
-    loose = not tag.layout
+    loose = tag is UNKNOWN or (not tag.layout and noted(x).fresh is None)  # else `write` says it of the memory
     if tag is UNKNOWN:
         _demand_held(x, stated)
         write(x, UNKNOWN)
@@ -147,6 +147,8 @@ def _strided(axis: str, dim: int) -> Refused:
 
 def _merged(known: SpmdLayout, stated: SpmdLayout) -> SpmdLayout:
     """All that is known; of axes that shard one dim, the order in which they were stated."""
+    if not known:
+        return stated
     for dim in {kind.dim for kind in stated.values() if isinstance(kind, Shard)}:
         both = tuple(axis for axis in stated.sharding(dim) if axis in known)
         if both != tuple(axis for axis in known.sharding(dim) if axis in stated):

@@ -65,7 +65,8 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         found = _into_fresh(check, mine, theirs, [each for each in seen if each is not theirs])
         result = func(*args, **kwargs)
         write(target, found)
-        demand_exact("a write", seen, target)
+        for each in seen:
+            demand_exact("a write", each, target)
         return result
     try:
         written = masked_write(mine, given, theirs)
@@ -81,7 +82,8 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
-    demand_exact("a write", seen, target)
+    for each in seen:
+        demand_exact("a write", each, target)
     marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
         gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}

@@ -103,19 +103,19 @@ def grounded(value: Any) -> Any:
     kind = type(value)
     if kind is Followed:
         return Whole(value.plain, value.origin)
-    if kind is tuple or kind is list or kind is torch.Size:
-        for at, each in enumerate(value):
-            if (found := grounded(each)) is not each:
-                return kind([*value[:at], found, *[grounded(each) for each in value[at + 1 :]]])
-    elif kind is dict:
-        for each in value.values():
-            if grounded(each) is not each:
-                return {name: grounded(each) for name, each in value.items()}
-    elif kind is slice:
-        ends = value.start, value.stop, value.step
-        if Followed in map(type, ends):
-            return slice(*map(grounded, ends))
+    if kind in _SEQUENCES and not _HOLDING.isdisjoint(map(type, value)):
+        found = [grounded(each) for each in value]
+        return value if all(map(operator.is_, found, value)) else kind(found)
+    if kind is dict and not _HOLDING.isdisjoint(map(type, value.values())):
+        return {name: grounded(each) for name, each in value.items()}
+    if kind is slice and not _HOLDING.isdisjoint(map(type, (value.start, value.stop, value.step))):
+        return slice(*map(grounded, (value.start, value.stop, value.step)))
     return value
+
+
+_SEQUENCES: Final = frozenset({tuple, list, torch.Size})
+_HOLDING: Final = frozenset({Followed, dict, slice, *_SEQUENCES})
+"""Types of what may be, or have in it, a number that is followed."""
 
 
 def _on_tensors(name: str) -> None:

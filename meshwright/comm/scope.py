@@ -38,7 +38,8 @@ def current_mesh() -> View | None:
 
     It maps all names that may be used to their ranks, axes of one rank included.
     """
-    return _stack.views[-1] if _stack.views else None
+    views = _stack.views
+    return views[-1] if views else None
 
 
 @contextmanager

@@ -18,9 +18,11 @@ class SpmdLayout(Mapping[str, SpmdType]):
     outermost: here dim 1 is cut over cp, and each piece over tp. Written `[·@dp, ·@(cp,tp)]` in the notation.
     """
 
-    __slots__ = ("_hash", "_types")
+    __slots__ = ("_hash", "_types", "cut")
     _types: dict[str, SpmdType]
     _hash: int
+    cut: bool
+    """Whether any axis shards a dim."""
     _interned: ClassVar[dict[Any, SpmdLayout]] = {}
 
     def __new__(cls, types: Mapping[str, SpmdType]) -> SpmdLayout:
@@ -75,6 +77,7 @@ class SpmdLayout(Mapping[str, SpmdType]):
             found = super().__new__(cls)
             found._types = dict(types)
             found._hash = hash(key)
+            found.cut = bool(orders)
             found = cls._interned.setdefault(key, found)
         return found
 
