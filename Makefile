@@ -23,7 +23,7 @@ train: setup
 	$(BIN)/meshwright train llama3_debug
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

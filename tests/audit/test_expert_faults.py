@@ -40,6 +40,7 @@ from tests.audit.expert_recipes import (
     with_region,
 )
 from tests.audit.recipes import applied, declares, judged, region
+from tests.marks import first
 from tests.parity.test_experts import shaped
 
 SPREAD = {"dp_shard": 2, "tp": 2, "ep": 4}
@@ -253,7 +254,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
+@pytest.mark.parametrize("parallel", first(LAYOUTS, 4), ids=str)
 def test_it_is_right_forward_and_backward_and_in_the_optimizer(family, parallel):
     assert_right(recipe(family, **parallel))
 

@@ -30,7 +30,8 @@ def smoothed(logits, target, smoothing, dims, axis="tp", words=lambda x: spmd.si
         log_p = x - log_sum
         hit = spmd.all_reduce(log_p.masked_fill(vocab != target, 0.0).sum(), axis, src=P, dst=R)
         total = spmd.all_reduce(log_p.sum(), axis, src=P, dst=R)
-        loss = -(1 - smoothing) * hit - smoothing * (total - hit) / (words(x) - 1)
+        each = smoothing / (words(x) - 1)  # a float that asks nothing of the number behind it
+        loss = -(1 - smoothing) * hit - each * (total - hit)
         spmd.convert(loss, axis, src=R, dst=P).backward()
         return loss.item(), x.grad
 

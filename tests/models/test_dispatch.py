@@ -22,6 +22,7 @@ from meshwright.comm.threads import run_ranks
 from meshwright.errors import RunError, SpmdTypeError
 from meshwright.models.dispatch import AllToAll, Local, _Exchanged
 from meshwright.models.experts import Experts
+from tests.marks import slow
 from tests.processes import ranks
 
 EXPERTS, DIM = 8, 3
@@ -222,9 +223,7 @@ def made(experts: int, own: int, hidden: int = 24) -> Experts:
     return module
 
 
-@pytest.mark.parametrize(
-    ("hidden", "backend"), [pytest.param(24, "inductor", marks=pytest.mark.slow), (6, "aot_eager")]
-)
+@pytest.mark.parametrize(("hidden", "backend"), [slow(24, "inductor"), (6, "aot_eager")])
 def test_local_experts_compile_as_one_graph_whatever_is_chosen(hidden, backend):
     """Only another length asks for a second one, which serves all lengths."""
     assert compiled_like_eager(made(4, 4, hidden), 4, backend) == [1, 1, 1, 1, 2, 2]

@@ -29,7 +29,7 @@ class Effort:
 
 
 FULL = Effort(line=60, probed=400, grid=12)
-QUICK = Effort(line=6, probed=18, grid=1)
+QUICK = Effort(line=4, probed=9, grid=1)
 
 
 @dataclass

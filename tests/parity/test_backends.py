@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.marks import slow
 from tests.parity.harness import assert_same, global_batch, laid_out, largest_error, one_device, small, small_qwen3
 from tests.parity.processes import on_processes
 
@@ -47,9 +48,7 @@ def test_backends_agree_to_the_last_bit(world, layouts):
     agree(small(), world, layouts)
 
 
-@pytest.mark.parametrize(
-    ("world", "layouts"), [(2, QWEN3_OF_TWO), pytest.param(4, QWEN3_OF_FOUR, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("world", "layouts"), [(2, QWEN3_OF_TWO), slow(4, QWEN3_OF_FOUR)])
 def test_a_norm_of_each_head_too(world, layouts):
     """Two key heads: under tp 4 neighbours share one. The head is tied, also to the other end of a pipeline."""
     agree(small_qwen3(kv_heads=2, tied=True), world, layouts)
