@@ -220,7 +220,9 @@ class TypeCheck(TorchFunctionMode):
             outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
         result = func(*args, **kwargs)
         into = result if target is None else target
-        if type(outcomes) is _Outcome and type(into) is Tensor and into.shape == outcomes.shape:
+        if (
+            type(outcomes) is _Outcome and type(into) is Tensor and into.shape == outcomes.shape
+        ):  # what `note` does with most
             write(into, outcomes.tag)
         else:
             self.note(outcomes, into)
