@@ -14,6 +14,7 @@ from meshwright.models.decoder import Decoder
 from meshwright.models.feed_forward import FeedForward
 from meshwright.models.further import Further
 from meshwright.models.latent_heads import LatentHeads
+from meshwright.models.layers import ExactLinear, Linear
 from meshwright.models.layouts import Plan
 from meshwright.models.rope import Yarn
 from meshwright.models.router import Choice
@@ -50,6 +51,10 @@ class DeepseekV3(LatentHeads, Sparse):
     """base of the rotary wavelengths"""
     epsilon: float = 1e-6
     """added to the mean square in norms"""
+
+    def gate(self) -> Linear.Config:
+        """In float32: small differences of scores say where a token goes."""
+        return ExactLinear.Config(in_features=self.dim, out_features=self.experts, std=self.std)
 
     def choice(self) -> Choice.Config:
         return Choice.Config(

@@ -38,6 +38,17 @@ class Linear(Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class ExactLinear(Linear):
+    """A `Linear` that computes in float32 and gives float32, whatever its input and its weights are at that moment."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Linear.Config):
+        """As of `Linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.float(), self.weight.float(), None if self.bias is None else self.bias.float())
+
+
 class Embedding(Module):
     """tokens[...] -> rows of the table [vocab, dim]: [..., dim].
 

@@ -139,4 +139,5 @@ class Router(Module):
         self.choice = config.choice.build()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        return self.choice(self.gate(x))
+        weights, chosen, counts, auxiliary = self.choice(self.gate(x))
+        return weights.to(x.dtype), chosen, counts, auxiliary

@@ -13,6 +13,7 @@ from meshwright.models.decoder import Decoder
 from meshwright.models.decoder_spec import DecoderSpec, declare_swiglu
 from meshwright.models.experts import Experts
 from meshwright.models.feed_forward import FeedForward
+from meshwright.models.layers import Linear
 from meshwright.models.layouts import Plan
 from meshwright.models.load import Charge, Load
 from meshwright.models.moe import MoE, Routed
@@ -96,10 +97,14 @@ class Sparse(DecoderSpec):
         if modules.charge is not None:
             modules.charge.sharding_config = layouts_moe.charge()
 
+    def gate(self) -> Linear.Config:
+        """What scores the experts for a token."""
+        return self.linear(self.dim, self.experts)
+
     def block(self, number: int) -> Block.Config:
         mixture = MoE.Config(
             routed=Routed.Config(
-                router=Router.Config(gate=self.linear(self.dim, self.experts), choice=self.choice()),
+                router=Router.Config(gate=self.gate(), choice=self.choice()),
                 experts=Experts.Config(
                     experts=self.experts,
                     dim=self.dim,

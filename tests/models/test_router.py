@@ -12,7 +12,7 @@ from meshwright.comm.grid import ParallelismDims
 from meshwright.comm.scope import axis
 from meshwright.comm.threads import run_ranks
 from meshwright.core.place import Place
-from meshwright.models.layers import Linear
+from meshwright.models.layers import ExactLinear, Linear
 from meshwright.models.router import Choice, Router
 from meshwright.types.kinds import S
 from meshwright.types.layout import SpmdLayout
@@ -43,8 +43,8 @@ def assert_same(
     assert (found - true).abs().max() <= 1e-6 * true.abs().max()
 
 
-def gate(dim: int, experts: int, weight: Tensor, config: Choice.Config) -> Router:
-    router = Router.Config(gate=Linear.Config(in_features=dim, out_features=experts), choice=config).build()
+def gate(dim: int, experts: int, weight: Tensor, config: Choice.Config, kind: type[Linear] = Linear) -> Router:
+    router = Router.Config(gate=kind.Config(in_features=dim, out_features=experts), choice=config).build()
     router.gate.weight.data.copy_(weight)
     return router
 
@@ -96,7 +96,7 @@ def test_deepseek_v3(experts, active, groups, active_groups, normalized):
         scale=2.5,
         biased=True,
     )
-    mine = gate(32, experts, reference.weight, numbers)
+    mine = gate(32, experts, reference.weight, numbers, ExactLinear)
     mine.choice.bias.copy_(reference.e_score_correction_bias)
     weights, chosen, _, _ = mine(x)
     with torch.no_grad():
@@ -104,6 +104,21 @@ def test_deepseek_v3(experts, active, groups, active_groups, normalized):
     assert_same((weights, chosen), tuple(true), (3, 10), experts)
     no_bias = spread_out(*gate(32, experts, reference.weight, replace_bias(numbers))(x)[:2], experts)
     assert not torch.equal(no_bias != 0, spread_out(weights, chosen, experts) != 0)
+
+    for each in (mine, reference):
+        for weight in each.parameters():
+            weight.data = weight.data.bfloat16()
+    weights, chosen, _, _ = mine(x.bfloat16())
+    with torch.no_grad():
+        logits, true_weights, true_chosen = reference(x.bfloat16())
+    assert torch.equal(mine.gate(x.bfloat16()).view(-1, experts), logits), "not scored in float32"
+    assert weights.dtype is torch.bfloat16
+    assert torch.equal(chosen.view(-1, active).sort().values, true_chosen.sort().values)
+    found, true = (
+        spread_out(w.float(), c, experts)
+        for w, c in ((weights.view(-1, active), chosen.view(-1, active)), (true_weights, true_chosen))
+    )
+    assert (found - true).abs().max() <= 2**-8 * true.abs().max()
 
 
 def replace_bias(config: Choice.Config) -> Choice.Config:

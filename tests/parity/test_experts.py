@@ -143,6 +143,18 @@ def test_an_exchange_that_is_done_again_takes_the_same_routes(family):
             assert_equal_choices(found, plain)
 
 
+@pytest.mark.parametrize("layout", first([{"tp": 2, "ep": 2}, {"dp_shard": 2, "ep": 2}, {"tp": 2}], 1), ids=str)
+def test_in_bfloat16_backends_agree_too(layout):
+    """The gate scores in float32 on each of them."""
+    config = computed("deepseek", {}, precision="bfloat16")
+    batches = [global_batch(config, seed) for seed in (0, 1)]
+    backends = ("spmd_types", "full_dtensor", "partial_dtensor")
+    erased, *others = on_processes([laid_out(config, backend=b, **layout) for b in backends], batches, 2)
+    for other in others:
+        assert (other.loss, other.grad_norm) == (erased.loss, erased.grad_norm)
+        assert_equal_choices(other, erased)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("layout", OF_EXPERTS, ids=str)
