@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from meshwright.check.operand import Operand, keeps_sums
-from meshwright.check.refusal import Refused, rounded
+from meshwright.check.refusal import Refused, rounded, typed_number
 from meshwright.check.rule import Pure
 from meshwright.check.tag import read
 from meshwright.codes import Code
-from meshwright.comm.number import Source
+from meshwright.comm.number import Real, Source
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -31,7 +31,18 @@ def demand_no_length(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named
         if refused.code is Code.LENGTH:
             raise
     except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
-        return
+        pass
+    demand_no_share(check, rule.name)
+
+
+def demand_no_share(check: TypeCheck, op: str) -> None:
+    """What is computed of a local length is no length any more: no op takes it as a number.
+
+    Errors: `Refused`.
+    """
+    for number in check.numbers:
+        if isinstance(number, Real) and number.origin.source is Source.LENGTH and not check.local:
+            raise typed_number(number, f"what {op} computes")
 
 
 def demand_exact(op: str, part: Operand, result: Any) -> None:

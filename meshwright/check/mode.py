@@ -16,11 +16,12 @@ from torch.overrides import TorchFunctionMode
 from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
-from meshwright.check.demand import demand_exact, demand_no_length, tensors_of
+from meshwright.check.demand import demand_exact, demand_no_length, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
+from meshwright.check.parts import Parts
 from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, aten_rule
@@ -36,6 +37,7 @@ from meshwright.check.tag import (
     Tag,
     is_stale,
     read,
+    typed,
     write,
     written,
 )
@@ -218,14 +220,11 @@ class TypeCheck(TorchFunctionMode):
                 outcomes = self._answers.outcomes[key] = self._decide(rule, given, named, target, (func, args, kwargs))
         except TypeError:  # an argument that cannot be a key
             outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
+        if self.numbers:
+            demand_no_share(self, rule.name)
         result = func(*args, **kwargs)
         into = result if target is None else target
-        if (
-            type(outcomes) is _Outcome and type(into) is Tensor and into.shape == outcomes.shape
-        ):  # what `note` does with most
-            write(into, outcomes.tag)
-        else:
-            self.note(outcomes, into)
+        self.note(outcomes, into)
         if partial:
             for each in seen:
                 demand_exact(rule.name, each, into)
@@ -234,7 +233,7 @@ class TypeCheck(TorchFunctionMode):
                 written(tensor)
             for tensor in untyped:
                 overwritten(tensor, read(tensor))
-        return result
+        return Parts(result) if type(result) is tuple else result
 
     def begin(self) -> None:
         """A call: nothing is known yet of the numbers among its arguments."""
@@ -250,6 +249,11 @@ class TypeCheck(TorchFunctionMode):
         for axis in self._places:
             if layout.get(axis) in (R, I, P):
                 raise placed(axis, op, layout[axis])
+
+    def _own(self, tag: Tag) -> Tag:
+        """The tag of what a call made by a rank's place: V where nothing else is known."""
+        axes = [axis for axis in sorted(self._places) if axis not in tag.layout]
+        return typed(tag.layout.replace(**dict.fromkeys(axes, V)), tag.counted, tag.factors) if axes else tag
 
     def _manner(self) -> Any:
         """What an answer depends on besides the arguments."""
@@ -310,11 +314,13 @@ class TypeCheck(TorchFunctionMode):
         """
         constant = ZERO if zero else CONSTANT
         tag = constant if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
+        if self._places and tag is constant:
+            tag = self._own(tag)
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
                 view = len(seen) == 1 and seen[0].tag.empty and tensor._base is not None
                 write(tensor, seen[0].tag if view else tag)
-        return result
+        return Parts(result) if type(result) is tuple else result
 
     def note_written(self, result: Any, into: Any, seen: Sequence[Operand], zero: bool = False) -> Any:
         """Tag what a call on tensors without a type has written into, and the memory of it."""
@@ -426,9 +432,10 @@ class TypeCheck(TorchFunctionMode):
                     raise
                 given, named = (forgotten(each, refused, self.mesh, self.degree) for each in (given, named))
                 continue
-            for result in each if self._places else ():
-                if result is not None:
-                    self.demand_unplaced(rule.name, result.tag.layout)
+            if self._places:
+                for result in each:
+                    self.demand_unplaced(rule.name, SpmdLayout({}) if result is None else result.tag.layout)
+                each = [result and replace(result, tag=self._own(result.tag)) for result in each]
             noted = tuple([None if result is None else self._noted(result) for result in each])
             return noted[0] if one else noted
 

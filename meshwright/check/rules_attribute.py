@@ -18,7 +18,7 @@ from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, share, write, written
 from meshwright.codes import Code
-from meshwright.comm.followed import sizes, whole
+from meshwright.comm.followed import whole
 from meshwright.comm.number import Origin, Source, Whole
 from meshwright.comm.scope import find, no_dim, size
 from meshwright.types.argument import is_whole
@@ -109,7 +109,7 @@ def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     if not cuts:
         return found
     if isinstance(found, torch.Size):
-        return sizes([_length(local, origin) for local, origin in zip(found, cuts, strict=True)])
+        return torch.Size([_length(local, origin) for local, origin in zip(found, cuts, strict=True)])
     dim = (args[1] if len(args) > 1 else kwargs["dim"]) % len(cuts)
     return _length(found, cuts[dim])
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import not_constant, typed_number, varying_seed
+from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
 from meshwright.check.seeds import varying_of
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, read, typed, write
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import Number, Source, Whole
 from meshwright.types.kinds import I, P, R, V
 from meshwright.types.layout import SpmdLayout
 
@@ -44,6 +44,8 @@ def _makes(names: str, tag: Tag) -> None:
         for axis, kind in held.layout.items():
             if axis in varying and kind in (R, I, P):
                 raise varying_seed(axis, kind, func.__name__)
+        if held.layout:
+            _demand_alike(check, func.__name__, held, filled, (args[1:], tuple(kwargs.values())))
         made = held if held.layout else _of_arguments(check, func, args, kwargs, tag, varying)
         result: Tensor = func(*args, **kwargs)
         write(result, made)
@@ -51,6 +53,32 @@ def _makes(names: str, tag: Tag) -> None:
 
     special(*(function for name in names.split() for function in forms(name)))(make)
     special(*(function for name in names.split() if (function := getattr(torch.nn.init, name, None))))(make)
+
+
+_BY_FAN: Final = {
+    "kaiming_uniform_": "fan_in",
+    "kaiming_normal_": "fan_in",
+    "xavier_uniform_": "both",
+    "xavier_normal_": "both",
+}
+"""Random values as large as the lengths of a weight ask for -> which of them."""
+
+
+def _demand_alike(check: TypeCheck, name: str, held: Tag, filled: Tensor | None, values: Any) -> None:
+    """What fills a tensor that has a type is asked for by numbers that one device would have.
+
+    Errors: `Refused`.
+    """
+    for number in _numbers(values):
+        _demand_no_length(check, number)
+        for axis in number.origin.axes if number.origin.source is Source.INDEX else ():
+            if held.layout.get(axis) in (R, I, P) and check.degree.get(axis, 1) > 1:
+                raise placed(axis, name, held.layout[axis])
+    if name in _BY_FAN and filled is not None and not check.local:
+        cuts = check.operand(filled).cuts
+        for origin in cuts[1:] if _BY_FAN[name] == "fan_in" and "fan_out" not in values[-1] else cuts:
+            if origin is not None:
+                raise typed_number(Whole(0, origin), f"the fan by which {name} scales")
 
 
 def _of_arguments(
@@ -82,6 +110,9 @@ def _of_arguments(
     if name in _COPIES or name == "scalar_tensor":
         for number in _numbers(values):
             _demand_no_length(check, number)
+    if name in ("linspace", "logspace") or (name == "arange" and len(args) > 1):
+        for end in args[:2] if name != "arange" else args[:1]:
+            _demand_no_length(check, end)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
     return _of_numbers(values, tag)

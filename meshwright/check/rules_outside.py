@@ -17,7 +17,6 @@ from meshwright.check.rules_flex import flex, is_flex
 from meshwright.check.source import line
 from meshwright.check.tag import Tag, read, typed, write
 from meshwright.codes import Code
-from meshwright.comm.followed import grounded
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, R, S, Shard, V
 from meshwright.types.layout import SpmdLayout
@@ -81,12 +80,6 @@ def _invariant_mapped(axis: str) -> Problem:
         fix=change("x", axis, I, R) + " before vmap",
         code=Code.INVARIANT_MEETS,
     )
-
-
-@place(lambda: sys.modules.get("torch._functorch.vmap"), "_validate_and_get_batch_size")
-def entries(original: Callable[..., Any], *args: Any) -> Any:
-    """How many are mapped over: torch counts them itself."""
-    return grounded(original(*args))
 
 
 @place(lambda: sys.modules.get("torch._functorch.vmap"), "_remove_batch_dim")

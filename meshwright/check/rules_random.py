@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.check import rules_attention as rules_attention
+from meshwright.check import rules_factory as rules_factory
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.context import active
 from meshwright.check.intercept import instead, place
@@ -52,6 +53,31 @@ def _axes(seed: Any, check: TypeCheck) -> frozenset[str]:
     return (seed.origin.axes or frozenset(check.degree)) if isinstance(seed, Number) else frozenset()
 
 
+_AXES: Final = "_spmd_axes"
+"""Attribute of the state of a generator: the axes on which it differs."""
+
+
+@place(lambda: torch, "get_rng_state")
+@place(lambda: torch.random, "get_rng_state")
+def state_of(original: Callable[..., Any]) -> Any:
+    """A state knows on which axes it differs."""
+    check, state = active(), original()
+    if check is not None:
+        check.look()
+        state.__dict__[_AXES] = varying_of(check, None)
+    return state
+
+
+@place(lambda: torch, "set_rng_state")
+@place(lambda: torch.random, "set_rng_state")
+def in_state(original: Callable[..., Any], new_state: Tensor) -> Any:
+    """The generator is as it was when the state was taken."""
+    check, made = active(), original(new_state)
+    if check is not None and _AXES in new_state.__dict__:
+        know(check, new_state.__dict__[_AXES])
+    return made
+
+
 class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
     def __instancecheck__(cls, x: object) -> bool:
         return isinstance(x, torch._C.Generator)
@@ -68,6 +94,23 @@ class Seeded(torch._C.Generator, metaclass=_AnyGenerator):
         self.axes = frozenset() if check is None else _axes(seed, check)
         super().manual_seed(int(seed))
         return self
+
+    def get_state(self) -> Tensor:
+        """What `set_state` takes; it knows on which axes it differs."""
+        state = super().get_state()
+        state.__dict__[_AXES] = self.axes
+        return state
+
+    def set_state(self, state: Tensor) -> Seeded:
+        """Go on as another generator was."""
+        self.axes = state.__dict__.get(_AXES, frozenset())
+        super().set_state(state)
+        return self
+
+    def clone_state(self) -> Seeded:
+        """Another generator in this one's state."""
+        made = Seeded(device=self.device)
+        return made.set_state(self.get_state())
 
     def seed(self) -> int:
         """Seed it by chance, on no two ranks alike."""
@@ -110,7 +153,13 @@ def _judged(
 
 
 def _drawn(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A random op on a tensor: judged like the product with a random tensor of the generator's type."""
+    """A random op on a tensor: judged like the product with a random tensor of the generator's type.
+
+    Of numbers alone, as `torch.normal(0.0, 0.02, size)`, it makes a tensor as `torch.randn` does.
+    """
+    if not any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
+        made: Tensor = RULES[torch.randn](check, func, args, kwargs)
+        return made
     return _judged(check, func, args, kwargs, partial(_infer, func.__name__.rstrip("_")))
 
 

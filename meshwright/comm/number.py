@@ -9,7 +9,6 @@ are asked.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from enum import Enum
@@ -104,6 +103,8 @@ def _both(a: Origin, b: Origin, name: str) -> Origin | None:
             left = more.axes - less.axes
             return more._replace(axes=left) if left else None
         return more
+    if a.source is Source.LENGTH and a.axes == b.axes and name in ("truediv", "floordiv"):
+        return None  # of two lengths that are cut alike: as the whole ones to each other
     return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
 
 
@@ -137,13 +138,11 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
         setattr(cls, name, method)
 
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-        function = getattr(operator, name)
+        function = pow if name == "pow" else getattr(operator, name)
         forward(f"__{name}__", function)
         forward(f"__r{name}__", reflected(function))
     for name in ("neg", "abs", "pos"):
         forward(f"__{name}__", getattr(operator, name))
-    for name in ("sqrt", "log", "log2", "exp"):  # numpy asks an object for these
-        forward(name, getattr(math, name))
     forward("__round__", round)
     cls.__divmod__ = _divmod
     cls.__rdivmod__ = reflected(_divmod)
