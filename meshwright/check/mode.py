@@ -186,7 +186,7 @@ class TypeCheck(TorchFunctionMode):
             self.note_call(rule.name, (*args, *kwargs.values()))
         typed_any = partial = False
         for each in seen:
-            if each.known:
+            if each.known and each.tag.fresh is None:  # a rank's place alone makes no tensor of a constant
                 typed_any = True
                 partial = partial or each.partial
         if not typed_any:

@@ -66,12 +66,17 @@ def test_what_a_place_makes_of_a_constant_is_another_one_on_each_rank(name):
     refused(lambda: given(I, 4) * CONSTANTS[name](), Code.INVARIANT_MEETS)
 
 
-def test_a_cut_by_place_of_a_constant_is_another_one_on_each_rank_in_a_region():
+@pytest.mark.parametrize("local", [False, True])
+def test_a_cut_by_place_of_a_constant_is_another_one_on_each_rank(local):
     def program():
         start = place() * 4
         return given(R, 4) * torch.arange(8)[start : start + 4]
 
-    assert accepted(program, local=True) == {"tp": V}
+    def padded():
+        return given(R, 4) * F.pad(torch.ones(2), (2 * place(), 2 - 2 * place()))
+
+    assert accepted(program, local=local) == {"tp": V}
+    assert accepted(padded, local=local) == {"tp": V}
 
 
 FILLS = {
