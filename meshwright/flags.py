@@ -44,7 +44,7 @@ def parse(config: Config, arguments: Sequence[str], *, program: str) -> Config:
         told = list(_misfits(config, arguments))
         raise ConfigError(told or _problem("command line", _unboxed(explained.getvalue()), program)) from None
     if unknown:
-        raise ConfigError(_unknown(unknown[0], list(names(config)), program))
+        raise ConfigError(_switch(unknown[0], config, arguments) or _unknown(unknown[0], list(names(config)), program))
     return parsed
 
 
@@ -84,7 +84,9 @@ def _misfits(config: Any, arguments: Sequence[str]) -> Iterator[Problem]:
             continue
         given = value if equals else following[0]
         if not _fits(given, hint):
-            yield Problem(where=flag, what=f"{given!r}{nearest(given, _words(hint))}", fix=_one_of(flag, hint))
+            yield Problem(
+                where=flag, what=f"{_not(given, hint)}{nearest(given, _words(hint))}", fix=_one_of(flag, hint)
+            )
 
 
 def _fits(text: str, hint: Any) -> bool:
@@ -115,7 +117,22 @@ def _one_of(flag: str, hint: Any) -> str:
     return f"{flag} {either(words)}"
 
 
+def _not(given: str, hint: Any) -> str:
+    """That what is given is none of what the field holds."""
+    kinds = [_NUMBERS[kind] for kind in (hint, *get_args(hint)) if kind in (int, float)]
+    return f"{given!r} is not {kinds[0]}" if kinds else repr(given)
+
+
 _NUMBERS: Final = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def _switch(token: str, config: Any, arguments: Sequence[str]) -> Problem | None:
+    """Of a value behind a switch, as `--flag yes`."""
+    before = arguments[arguments.index(token) - 1].replace("_", "-") if token in arguments[1:] else ""
+    if before not in [flag for flag, hint in _kinds(config) if hint is bool]:
+        return None
+    off = f"{before[: before.rindex('.') + 1] if '.' in before else '--'}no-{_leaf(before)}"
+    return Problem(where=before, what=f"{token!r} follows it, and a switch takes no value", fix=f"{before}, or {off}")
 
 
 def _unknown(token: str, known: Sequence[str], program: str) -> Problem:

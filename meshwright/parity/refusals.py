@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from meshwright.errors import ConfigError, MeshwrightError, Problem
 from meshwright.parity.cell import Verdict
@@ -25,12 +28,26 @@ def refusal(config: TrainConfig) -> tuple[Verdict, tuple[Problem, ...]] | None:
     try:
         numbers = _of_numbers(config)
         if numbers:
-            return Verdict.NONE, tuple(numbers)
+            return Verdict.NONE, _in_words_of_parity(numbers)
         preflight(config, run_dims(config).world)
     except MeshwrightError as error:
         of_numbers = all(problem.uneven for problem in error.problems)
-        return Verdict.NONE if of_numbers else Verdict.REFUSED, error.problems
+        return Verdict.NONE if of_numbers else Verdict.REFUSED, _in_words_of_parity(error.problems)
     return None
+
+
+def _in_words_of_parity(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """With fixes that `--layout` takes in place of flags of `train`."""
+    return tuple(replace(each, fix=_FLAG.sub(_word, each.fix)) for each in problems)
+
+
+_FLAG: Final = re.compile(r"--parallel\.(no-)?([a-z-]+)( (?=\w))?")
+
+
+def _word(flag: re.Match[str]) -> str:
+    off, name, valued = flag.groups()
+    value = "=" if valued else "=no" if off else "=yes"
+    return f"--layout {name.replace('-', '_')}{value}"
 
 
 def _of_numbers(config: TrainConfig) -> list[Problem]:

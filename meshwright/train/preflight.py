@@ -117,16 +117,17 @@ def _divisions(config: TrainConfig, dims: ParallelismDims) -> list[Problem]:
                 fix=f"--training.batch {_multiples(training.batch, parts)}",
             )
         )
+    spread = config.parallel.sequence_parallel or dims.ep > 1
     if training.length % dims.cp:
         problems.append(
             Problem(
                 where="training.length",
                 what=f"{training.length} tokens do not divide over cp {dims.cp}",
                 why="every cp rank holds an equal part of the sequence",
-                fix=f"--training.length {_multiples(training.length, dims.cp)}",
+                fix=f"--training.length {_multiples(training.length, dims.cp * (dims.tp if spread else 1))}",
             )
         )
-    elif (config.parallel.sequence_parallel or dims.ep > 1) and training.length % (dims.cp * dims.tp):
+    elif spread and training.length % (dims.cp * dims.tp):
         over = f"cp {dims.cp} x tp {dims.tp}" if dims.cp > 1 else f"tp {dims.tp}"
         why, instead = _PARTS["experts" if dims.ep > 1 else "sequence"]
         problems.append(

@@ -91,9 +91,11 @@ def problems(config: ParallelConfig, units: int, accumulate: int) -> list[Proble
         found.append(
             Problem(
                 where="parallel.pp",
-                what=f"{ranks} ranks x {order.per_rank} stages of {config.schedule}, but the model has {units} units",
+                what=f"{ranks} ranks with {order.per_rank} stage{'s' * (order.per_rank > 1)} each of "
+                f"{config.schedule}, but the model has {units} units",
                 why="a stage holds the embedding, a block or the head at least",
-                fix=f"--parallel.pp {units // order.per_rank} or fewer, or a schedule with one stage a rank",
+                fix=f"--parallel.pp {units // order.per_rank}, or fewer"
+                + (", or a schedule with one stage a rank" if order.per_rank > 1 else ""),
             )
         )
     count = accumulate * config.filling

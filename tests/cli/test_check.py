@@ -94,7 +94,7 @@ def test_json_prints_one_document_wherever_the_flag_stands(
         (["--parallel.tp", "2"], "error: meshwright check: '--parallel.tp' where the recipe belongs"),
         (["llama_debug"], "error: recipe: no recipe 'llama_debug', did you mean 'llama3_debug'?"),
         (["llama3_debug", "--jsn"], "error: --jsn: no such flag"),
-        (["llama3_debug", "--parallel.tp", "two"], "error: --parallel.tp: 'two'"),
+        (["llama3_debug", "--parallel.tp", "two"], "error: --parallel.tp: 'two' is not a whole number"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(

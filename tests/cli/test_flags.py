@@ -139,6 +139,12 @@ def test_a_value_without_a_flag() -> None:
     assert refusal("stray").startswith("stray: a value without a flag\n")
 
 
+def test_a_value_behind_a_switch() -> None:
+    said = refusal("--paint.is-wet", "yes")
+    assert said.startswith("--paint.is-wet: 'yes' follows it, and a switch takes no value\n")
+    assert "fix: --paint.is-wet, or --paint.no-is-wet" in said
+
+
 def test_all_values_that_do_not_fit_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         draw("--paint.kind", "water", "--shape.sides=-", "--paint.colours", "red")
@@ -148,8 +154,8 @@ def test_all_values_that_do_not_fit_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--shape.sides", "many"), ("'many'", "fix: --shape.sides with a whole number")),
-        (("--shape.edge_length=long",), ("'long'", "fix: --shape.edge-length with a number")),
+        (("--shape.sides", "many"), ("'many' is not a whole number", "fix: --shape.sides with a whole number")),
+        (("--shape.edge_length=long",), ("'long' is not a number", "fix: --shape.edge-length with a number")),
         (("--paint.kind", "water"), ("'water'", "fix: --paint.kind oil or chalk")),
         (("--paint.kind", "chark"), ("'chark', did you mean 'chalk'?", "fix: --paint.kind oil or chalk")),
         (("--paint.layers", "few"), ("'few'", "fix: --paint.layers with a whole number or None")),

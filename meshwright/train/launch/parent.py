@@ -41,7 +41,9 @@ def train(recipe: str, config: TrainConfig, arguments: Sequence[str]) -> int:
     try:
         launch(command, processes, folder, {"OMP_NUM_THREADS": str(config.launch.threads), **prepared})
     except KeyboardInterrupt:
-        terminal.err().print(f"stopped; what was written is in {folder.path}", soft_wrap=True)
+        kept = any(folder.path.glob("checkpoints/step-*[0-9]"))
+        again = "; --resume goes on from its newest checkpoint" if kept else ""
+        terminal.err().print(f"stopped; what was written is in {folder.path}{again}", soft_wrap=True)
         return 130
     return 0
 
