@@ -12,6 +12,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 VERSION ?= 2.14.1
 OTHER := .venv-torch-$(VERSION)
 ON_TORCH := tests/backends tests/comm tests/parity tests/train \
@@ -23,13 +25,13 @@ train: setup
 	$(BIN)/meshwright train llama3_debug
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
 test-torch: $(OTHER)/ready
-	$(OTHER)/bin/python -m pytest $(ON_TORCH)
+	$(PYTEST:$(BIN)%=$(OTHER)/bin%) $(ON_TORCH)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -204,6 +204,7 @@ def test_a_rank_that_dies_is_one_clear_error(tmp_path, capsys):
     assert children_of(os.getpid()) == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_a_cell(tmp_path, capsys):
     """The other waits for it in vain, and is ended; the next cell has processes of its own."""
     recipe = planted(tmp_path, "raises")
