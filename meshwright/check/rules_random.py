@@ -50,7 +50,9 @@ def seeded(original: Callable[..., Any], seed: Any) -> Any:
 
 def _axes(seed: Any, check: TypeCheck) -> frozenset[str]:
     """On which axes a seed differs from rank to rank."""
-    return (seed.origin.axes or frozenset(check.degree)) if isinstance(seed, Number) else frozenset()
+    if not isinstance(seed, Number) or seed.origin.source not in (Source.INDEX, Source.RANK):
+        return frozenset()
+    return seed.origin.axes or frozenset(check.degree)
 
 
 _AXES: Final = "_spmd_axes"

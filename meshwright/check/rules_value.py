@@ -15,7 +15,7 @@ from meshwright.check.refusal import Refused, change, typed_number
 from meshwright.check.rule import forms, special
 from meshwright.check.tag import read
 from meshwright.codes import Code
-from meshwright.comm.followed import is_followed, whole
+from meshwright.comm.followed import checkers, whole
 from meshwright.comm.number import Number, Origin, Source, forgetting
 from meshwright.types.kinds import I, P, R, Shard, V
 
@@ -89,7 +89,7 @@ def _forgotten(number: Number) -> None:
 
 
 forgetting.append(_forgotten)
-is_followed.append(is_present)
+checkers.append(is_present)
 
 
 @special(torch.Tensor.__format__)

@@ -15,8 +15,8 @@ import torch
 
 from meshwright.comm.number import Number, Origin, Real, Whole, reflected, remember
 
-is_followed: Final[list[Callable[[], bool]]] = []
-"""A checker's word for whether it is on in this thread."""
+checkers: Final[list[Callable[[], bool]]] = []
+"""Whether each of them is on in this thread."""
 
 
 class Followed(np.int64, Number):  # in this order: numpy knows a subclass by the base that comes first
@@ -70,7 +70,7 @@ class Followed(np.int64, Number):  # in this order: numpy knows a subclass by th
 
 def whole(value: int, origin: Origin) -> int:
     """`value` with its origin: a `Followed` where a checker is on."""
-    return cast(int, Followed(value, origin)) if any(each() for each in is_followed) else Whole(value, origin)
+    return cast(int, Followed(value, origin)) if any(each() for each in checkers) else Whole(value, origin)
 
 
 def grounded(value: Any) -> Any:

@@ -50,6 +50,7 @@ def test_a_generator_knows_whether_ranks_seed_it_alike():
 
     assert accepted(lambda: drawn(5 + spmd.axis_index("tp"))) == {"tp": V}
     assert accepted(lambda: drawn(5)) == {}
+    assert accepted(lambda: drawn(5 + spmd.axis_size("tp"))) == {}
     assert accepted(lambda: given(V, 4) * drawn(spmd.axis_index("tp"))) == {"tp": V}
 
     def chosen():
