@@ -236,6 +236,7 @@ def compiled_over_ranks(rank: int) -> list[int]:
         return compiled_like_eager(module, 4, "aot_eager")
 
 
+@pytest.mark.slow
 def test_experts_over_ranks_compile_as_one_graph_where_numbers_of_rows_are_captured():
     """Also where a rank has no row at all."""
     assert ranks(2).run(compiled_over_ranks) == [[1, 1, 1, 1, 2, 2]] * 2

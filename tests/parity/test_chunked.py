@@ -76,7 +76,7 @@ def test_a_layout_equals_one_device_without_chunks(layout, chunks, alone, batche
 
 
 @pytest.mark.parametrize(
-    ("world", "layouts", "tied"), [slow(2, OF_TWO, False), (2, TIED_OF_TWO, True), (4, TIED_OF_FOUR, True)]
+    ("world", "layouts", "tied"), [slow(2, OF_TWO, False), (2, TIED_OF_TWO, True), slow(4, TIED_OF_FOUR, True)]
 )
 def test_backends_agree_to_the_last_bit(world, layouts, tied, batches):
     config = deep(tied=tied)

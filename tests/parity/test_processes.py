@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.marks import slow
 from tests.parity.harness import assert_same, global_batch, laid_out, largest_error, one_device, small
 from tests.parity.processes import on_processes
 
@@ -31,7 +32,7 @@ def alone(batches):
     return one_device(small(), batches)
 
 
-@pytest.mark.parametrize(("world", "layouts"), [(4, OF_FOUR), (2, OF_TWO)])
+@pytest.mark.parametrize(("world", "layouts"), [slow(4, OF_FOUR), (2, OF_TWO)])
 def test_every_layout_equals_one_device_in_either_order(world, layouts, alone, batches):
     configs = [laid_out(small(), **layout) for layout in layouts]
     outcomes = on_processes([*configs, *reversed(configs)], batches, world)

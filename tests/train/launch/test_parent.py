@@ -17,6 +17,7 @@ import pytest
 from meshwright.errors import RunError
 from meshwright.train.launch.parent import launch
 from meshwright.train.show.run_folder import RunFolder
+from tests.marks import slow
 
 from . import parent_program
 
@@ -133,7 +134,7 @@ def test_a_rank_that_quits_amid_the_run_has_failed(folder: RunFolder) -> None:
     ("ending", "code"),
     [
         (signal.SIGINT, -signal.SIGINT),  # a KeyboardInterrupt that nobody caught
-        (signal.SIGTERM, 128 + signal.SIGTERM),
+        slow(signal.SIGTERM, 128 + signal.SIGTERM),
         (signal.SIGKILL, -signal.SIGKILL),
     ],
 )
@@ -147,6 +148,7 @@ def test_no_rank_outlives_its_parent(ending: signal.Signals, code: int, folder: 
     wait_until(lambda: all(map(is_gone, ranks)))
 
 
+@pytest.mark.slow
 def test_a_run_under_nohup_outlives_its_terminal(folder: RunFolder) -> None:
     command = ["nohup", sys.executable, parent_program.__file__, str(folder.path)]
     parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
