@@ -110,16 +110,17 @@ def _of_arguments(
     if name in _COPIES or name == "scalar_tensor":
         for number in _numbers(values):
             _demand_no_length(check, number)
-    if name in ("linspace", "logspace") or (name == "arange" and len(args) > 1):
-        for end in args[:2] if name != "arange" else args[:1]:
-            _demand_no_length(check, end)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
+    for end in args[: _ENDS.get(name, 0)] if len(args) > 1 else ():
+        _demand_no_length(check, end)
     return _of_numbers(values, tag)
 
 
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
 _FILLED: Final = ("full", "new_full")
+_ENDS: Final = {"linspace": 2, "logspace": 2, "arange": 1}
+"""Factories of a line of values -> how many of its first numbers are values, where it is given more than a length."""
 
 
 def _demand_no_length(check: TypeCheck, value: Any) -> None:

@@ -120,6 +120,12 @@ def test_a_local_length_is_no_parameter(name):
     refused(lambda: PARAMETERS[name](given(S(0), 3, 2).shape[0]), Code.LENGTH)
 
 
+def test_a_zero_is_of_any_type_and_a_line_that_begins_with_it_is_not():
+    assert accepted(lambda: given(P, 4) + torch.tensor(0.0)) == {"tp": P}
+    for line in (lambda: torch.arange(0, 4), lambda: torch.linspace(0, 1, 4), lambda: torch.logspace(0, 1, 4)):
+        refused(lambda line=line: given(P, 4) + line(), Code.PARTIAL_PLUS)
+
+
 def test_lengths_that_are_cut_alike_are_to_each_other_as_the_whole_ones():
     def program():
         heads, kv_heads = given(S(0), 4, 2), given(S(0), 2, 2)
