@@ -12,7 +12,7 @@ from meshwright.check.refusal import Refused, rounded, typed_number
 from meshwright.check.rule import Pure
 from meshwright.check.tag import read
 from meshwright.codes import Code
-from meshwright.comm.number import Real, Source
+from meshwright.comm.number import Number, Real, Source
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -41,8 +41,17 @@ def demand_no_share(check: TypeCheck, op: str) -> None:
     Errors: `Refused`.
     """
     for number in check.numbers:
-        if isinstance(number, Real) and number.origin.source is Source.LENGTH and not check.local:
-            raise typed_number(number, f"what {op} computes")
+        if isinstance(number, Real):
+            demand_no_value(check, number, f"what {op} computes")
+
+
+def demand_no_value(check: TypeCheck, value: Any, name: str) -> None:
+    """The local length of a sharded dim is used as no value beside `name`.
+
+    Errors: `Refused`.
+    """
+    if isinstance(value, Number) and value.origin.source is Source.LENGTH and not check.local:
+        raise typed_number(value, name)
 
 
 def demand_exact(op: str, part: Operand, result: Any) -> None:

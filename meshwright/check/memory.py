@@ -60,11 +60,8 @@ class Written(NamedTuple):
 def place_of(x: Tensor) -> Place:
     """The bytes of `x`."""
     size, shape = x.element_size(), tuple(x.shape)
-    strides, start, whole = (
-        tuple([step * size for step in x.stride()]),
-        int(x.storage_offset()) * size,
-        x.numel() * size,
-    )
+    strides = tuple([step * size for step in x.stride()])
+    start, whole = int(x.storage_offset()) * size, x.numel() * size
     if x.is_contiguous():
         return Place(start, start + whole, True, shape, strides)
     extent = sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size if whole else 0

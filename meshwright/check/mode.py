@@ -433,8 +433,8 @@ class TypeCheck(TorchFunctionMode):
                 given, named = (forgotten(each, refused, self.mesh, self.degree) for each in (given, named))
                 continue
             if self._places:
-                for result in each:
-                    self.demand_unplaced(rule.name, SpmdLayout({}) if result is None else result.tag.layout)
+                for result in filter(None, each):
+                    self.demand_unplaced(rule.name, result.tag.layout)
                 each = [result and replace(result, tag=self._own(result.tag)) for result in each]
             noted = tuple([None if result is None else self._noted(result) for result in each])
             return noted[0] if one else noted

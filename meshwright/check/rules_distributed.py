@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.check.context import active
+from meshwright.check.demand import tensors_of
 from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
@@ -118,7 +119,7 @@ def called(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def called_on_group(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a process group."""
     check = active()
-    tensors = [x for argument in args for x in _listed(argument)]
+    tensors = [x for argument in args for x in tensors_of(argument)]
     if check is not None and mode_is_on() and any(read(x).layout for x in tensors):
         name = getattr(original, "__name__", "collective")
 
@@ -141,14 +142,14 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
     check = active()
     if check is None or not mode_is_on():
         return original(*args, **kwargs)
-    tensors = [x for argument in (*args, *kwargs.values()) for x in _listed(argument)]
+    tensors = [x for argument in (*args, *kwargs.values()) for x in tensors_of(argument)]
     if not any(read(x).layout for x in tensors):
         return original(*args, **kwargs)
 
     def judged(check: TypeCheck, func: Any, args: Any, kwargs: Any) -> Any:
         what, source, target = _IN_PLACE[name]
-        read_ = [] if source is None else list(_listed(_argument(args, kwargs, source)))
-        into = [] if target is None else list(_listed(_argument(args, kwargs, target)))
+        read_ = [] if source is None else list(tensors_of(_argument(args, kwargs, source)))
+        into = [] if target is None else list(tensors_of(_argument(args, kwargs, target)))
         axes = _axes(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
         op = kwargs.get("op") or next((a for a in args if isinstance(a, dist.ReduceOp.RedOpType)), dist.ReduceOp.SUM)
         tag = _after(what, axes, read_, op)
@@ -168,12 +169,6 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place_: int) -> 
     if len(args) > place_:
         return args[place_]
     return next((kwargs[name] for name in _NAMES[place_] if name in kwargs), None)
-
-
-def _listed(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [x for each in value for x in _listed(each)] if isinstance(value, (list, tuple)) else []
 
 
 def _axes(check: TypeCheck, group: Any) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check.algebra import Result
+from meshwright.check.demand import demand_no_value, tensors_of
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
@@ -70,7 +71,7 @@ def _demand_alike(check: TypeCheck, name: str, held: Tag, filled: Tensor | None,
     Errors: `Refused`.
     """
     for number in _numbers(values):
-        _demand_no_length(check, number)
+        demand_no_value(check, number, _MADE)
         for axis in number.origin.axes if number.origin.source is Source.INDEX else ():
             if held.layout.get(axis) in (R, I, P) and check.degree.get(axis, 1) > 1:
                 raise placed(axis, name, held.layout[axis])
@@ -92,7 +93,7 @@ def _of_arguments(
     """The tag of what a factory makes: of values that have a type, of numbers that have an origin, or `tag`."""
     name = func.__name__
     given = args[1:] if name.startswith("new_") or name.endswith("_like") else args
-    for x in _listed((given, tuple(kwargs.values()))):
+    for x in tensors_of((given, tuple(kwargs.values()))):
         if not read(x).layout:
             continue
         if name in _COPIES:
@@ -106,35 +107,22 @@ def _of_arguments(
         return tag
     values = (args, tuple(kwargs.values()))
     if name in _FILLED:
-        _demand_no_length(check, kwargs.get("fill_value", args[-1] if args else None))
+        demand_no_value(check, kwargs.get("fill_value", args[-1] if args else None), _MADE)
     if name in _COPIES or name == "scalar_tensor":
         for number in _numbers(values):
-            _demand_no_length(check, number)
+            demand_no_value(check, number, _MADE)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
     for end in args[: _ENDS.get(name, 0)] if len(args) > 1 else ():
-        _demand_no_length(check, end)
+        demand_no_value(check, end, _MADE)
     return _of_numbers(values, tag)
 
 
+_MADE: Final = "a tensor that is made of it"
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
 _FILLED: Final = ("full", "new_full")
 _ENDS: Final = {"linspace": 2, "logspace": 2, "arange": 1}
 """Factories of a line of values -> how many of its first numbers are values, where it is given more than a length."""
-
-
-def _demand_no_length(check: TypeCheck, value: Any) -> None:
-    """Errors: `Refused` where the local length of a sharded dim becomes a value."""
-    if isinstance(value, Number) and value.origin.source is Source.LENGTH and not check.local:
-        raise typed_number(value, "a tensor that is made of it")
-
-
-def _listed(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _listed(each)
 
 
 def _fills(func: Callable[..., Any]) -> bool:
@@ -177,6 +165,6 @@ def like(input: Operand, *args: Any, **kwargs: Any) -> Result:
         if isinstance(value, Operand) and any(kind not in (R, I) for kind in value.layout.values()):
             raise TypeError("a value that is not the same on every rank")
         if isinstance(value, Number) and value.origin.source is Source.LENGTH:
-            raise typed_number(value, "a tensor that is made of it")
+            raise typed_number(value, _MADE)
     types = {axis: R if kind is P else kind for axis, kind in input.tag.layout.items()}
     return Result(typed(SpmdLayout(types), factors=input.tag.factors), input.whole)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from meshwright.check.algebra import Result, demand_kept, propagate
-from meshwright.check.demand import demand_exact
+from meshwright.check.demand import demand_exact, demand_no_value
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, along_shard, change, no_rule, typed_number
+from meshwright.check.refusal import Refused, along_shard, change, no_rule
 from meshwright.check.rule import INFER, pure, special
 from meshwright.check.rules_pick import getitem, masked_write, pointed
 from meshwright.check.shared import demand_unshared
@@ -19,7 +19,6 @@ from meshwright.check.tag import Fresh, Tag, typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.codes import Code
-from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, P, R, Shard, V
 from meshwright.types.layout import SpmdLayout
 
@@ -55,8 +54,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     """What is written into a part of a tensor has the tensor's type; one that was made empty takes it over."""
     target, index, value = args
     check.note_call("__setitem__", args)
-    if isinstance(value, Number) and value.origin.source is Source.LENGTH and not check.local:
-        raise typed_number(value, "a tensor that it is written into")
+    demand_no_value(check, value, "a tensor that it is written into")
     seen: list[Operand] = []
     check.begin()
     given = check.seen_by_rules(index, seen)
