@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -13,7 +13,6 @@ from meshwright.check.algebra import Result, demand_kept
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, failed, no_rule
 from meshwright.check.rule import Pure
-from meshwright.check.tag import ZERO
 from meshwright.comm.scope import View
 from meshwright.errors import MeshwrightError
 
@@ -29,13 +28,13 @@ def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], call:
     except (Refused, MeshwrightError):
         raise
     except Exception as error:
-        if not any(name in _ALSO for name in named):
+        if not any(name in _ALSO or name in _IN_ORDER for name in named):
             raise _unanswered(rule, error, *call) from error
     renamed = {_ALSO.get(name, name): value for name, value in named.items()}
+    last = tuple([renamed.pop(name) for name in _IN_ORDER if name in renamed])
+    first = (renamed.pop("input"),) if "input" in renamed and (last or "input" not in named) else ()
     try:
-        if "input" in renamed and "input" not in named:
-            return rule.infer(renamed.pop("input"), *given, **renamed)
-        return rule.infer(*given, **renamed)
+        return rule.infer(*first, *given, *last, **renamed)
     except (Refused, MeshwrightError):
         raise
     except Exception as error:
@@ -69,20 +68,24 @@ def _copied(value: Any) -> Any:
     return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
-_ALSO: Final = {"axis": "dim", "keepdims": "keepdim", "self": "input"}
+_ALSO: Final = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "self": "input",
+    "axis0": "dim0",
+    "axis1": "dim1",
+    "mat2": "other",
+    "vec": "other",
+    "tensor": "other",
+    "value": "src",
+    "split_size_or_sections": "split_size",
+    "split_sizes": "split_size",
+    "indices": "indices_or_sections",
+    "sections": "indices_or_sections",
+}
 """Other names that torch takes for an argument."""
-
-
-def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: Sequence[Operand]) -> bool:
-    """Whether a call on tensors that are zero everywhere is, as a sum of products."""
-    if not any(each.tag is ZERO for each in seen):
-        return False
-    try:
-        result = rule.infer(*given, **named)
-    except Exception:  # whether it is, is not known
-        return False
-    each = (result,) if isinstance(result, Result) else result
-    return all(one.tag is ZERO for one in each)
+_IN_ORDER: Final = ("size", "shape", "dims", "repeats")
+"""Names of what most calls give as several numbers, without a name."""
 
 
 def kept(op: str, target: Operand, result: Result) -> Result:

@@ -76,7 +76,8 @@ class Part:
         """The part without the dims of these labels."""
         kept = [dim for dim, label in enumerate(self.labels) if label not in labels]
         whole, local = (tuple(each[dim] for dim in kept) for each in (self.whole, self.local))
-        return replace(self, labels=tuple(self.labels[dim] for dim in kept), whole=whole, local=local)
+        uncut = SpmdLayout({axis: kind for axis, kind in self.layout.items() if not isinstance(kind, Shard)})
+        return replace(self, labels=tuple(self.labels[dim] for dim in kept), whole=whole, local=local, layout=uncut)
 
     def dim_of(self, label: Label) -> int | None:
         """The dim with `label`, if there is one and it is not one position that is spread over all."""
@@ -201,12 +202,12 @@ def _sum(axis: str, products: Sequence[tuple[Sequence[Factor], On]], on: Sequenc
     """The type of a sum of products, none of which is zero."""
     partial = [(product, one) for product, one in products if one.kind is P]
     if not partial:
-        found = [one for _, one in products]
+        found = [one for _, one in products] or on
         varying = [one for one in found if isinstance(one.kind, Shard) or one.kind is V]
         if not varying:
-            return _strictest(found or on)
-        counted = varying[0].kind is V and (len(varying) < len(found) or any(one.counted for one in varying))
-        return varying[0]._replace(counted=counted)
+            return _strictest(found)
+        counted = len(varying) < len(found) or any(one.counted for one in varying)
+        return varying[0]._replace(counted=counted and varying[0].kind is V and found is not on)
     for product, one in products:
         if one.kind is not P:
             constant = all(part.fresh is not None for part in _summed(product, on))

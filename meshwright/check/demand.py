@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
 from meshwright.check.operand import Operand, keeps_sums
-from meshwright.check.refusal import Refused, rounded, typed_number
-from meshwright.check.rule import Pure
+from meshwright.check.refusal import rounded, typed_number
 from meshwright.check.tag import read
-from meshwright.codes import Code
 from meshwright.comm.number import Number, Real, Source
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 
-def demand_no_length(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    """The local length of a sharded dim becomes no value of a constant, which is alike on all ranks.
+def demand_no_share(check: TypeCheck, op: str) -> None:
+    """The local length of a sharded dim is a length of dims that are cut alike, and no other number that an op takes.
 
     Errors: `Refused`.
     """
-    if check.local or not any(each.origin.source is Source.LENGTH for each in check.numbers):
-        return
-    try:
-        rule.infer(*given, **named)
-    except Refused as refused:
-        if refused.code is Code.LENGTH:
-            raise
-    except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
-        pass
-    demand_no_share(check, rule.name)
+    for number in check.numbers:
+        if isinstance(number, Real) or op not in _TAKE_LENGTHS:
+            demand_no_value(check, number, f"what {op} computes")
 
 
-def demand_no_share(check: TypeCheck, op: str) -> None:
+def demand_no_fraction(check: TypeCheck, op: str) -> None:
     """What is computed of a local length is no length any more: no op takes it as a number.
 
     Errors: `Refused`.
@@ -43,6 +34,14 @@ def demand_no_share(check: TypeCheck, op: str) -> None:
     for number in check.numbers:
         if isinstance(number, Real):
             demand_no_value(check, number, f"what {op} computes")
+
+
+_TAKE_LENGTHS: Final = {
+    *("view", "reshape", "unflatten", "expand", "broadcast_to", "repeat", "tile", "repeat_interleave"),
+    *("__getitem__", "narrow", "group_norm"),
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+}
+"""Ops whose rules say themselves which of their numbers may be the length of what a rank holds."""
 
 
 def demand_no_value(check: TypeCheck, value: Any, name: str) -> None:

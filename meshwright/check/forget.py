@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.check.operand import Operand, operand
+from meshwright.check.operand import Cut, Operand, operand
 from meshwright.check.refusal import Refused
 from meshwright.check.tag import Tag, typed
 from meshwright.codes import Code
@@ -27,14 +27,17 @@ def forgotten(value: Any, refused: Refused, mesh: Mapping[str, Transport], degre
     assert axis is not None
     if isinstance(value, Operand):
         kind = value.layout.get(axis)
-        if refused.code is Code.LENGTH and kind in (R, I, P):
+        of_lengths = refused.code is Code.LENGTH
+        if of_lengths and not refused.owned and kind in (R, I, P):
             raise refused
-        counts = refused.owned and kind is P and not value.dtype.is_floating_point
+        counts = refused.owned and not of_lengths and kind is P and not value.dtype.is_floating_point
         if not counts and not isinstance(kind, Shard):
             return value
         return operand(varying(value, axis), value.shape, value.flows, value.dtype, mesh, degree)
     if isinstance(value, Number) and refused.code is Code.LENGTH:
         return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+    if type(value) is Cut:
+        return Cut(*[forgotten(each, refused, mesh, degree) for each in value[:3]])
     if type(value) is tuple:
         return tuple([forgotten(each, refused, mesh, degree) for each in value])
     if isinstance(value, Mapping):

@@ -15,8 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
-from meshwright.check.answer import Answers, Applied, answers_on, inferred, is_zero, kept
-from meshwright.check.demand import demand_exact, demand_no_length, demand_no_share, tensors_of
+from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept
+from meshwright.check.constants import are_cut, is_zero, of_constants
+from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
@@ -184,14 +185,12 @@ class TypeCheck(TorchFunctionMode):
             args, kwargs = grounded(args), grounded(kwargs)
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
-        typed_any = partial = False
+        typed_any = partial = made = False
         for each in seen:
-            if each.known and each.tag.fresh is None:  # a rank's place alone makes no tensor of a constant
+            if each.known and each.tag.fresh is None:
                 typed_any = True
                 partial = partial or each.partial
-        if not typed_any:
-            if self.numbers:
-                demand_no_length(self, rule, given, named)
+        if not typed_any and not (made := are_cut(self, rule, given, named, seen)):
             into = args[0] if rule.writes or kwargs.get("inplace") else kwargs.get("out")
             zero = is_zero(rule, given, named, seen)
             if into is not None:
@@ -222,6 +221,7 @@ class TypeCheck(TorchFunctionMode):
             outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
         if self.numbers:
             demand_no_share(self, rule.name)
+        outcomes = of_constants(outcomes, is_zero(rule, given, named, seen)) if made else outcomes
         result = func(*args, **kwargs)
         into = result if target is None else target
         self.note(outcomes, into)
@@ -494,6 +494,6 @@ def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], 
         return rule(check, func, args, kwargs)
     seen: list[Operand] = []
     check.seen_by_rules((*args, *kwargs.values()), seen)
-    if any(each.known for each in seen):
+    if any(each.known and each.tag.fresh is None for each in seen):
         raise no_rule(name)
     return check.note_plain(func(*args, **kwargs), seen)

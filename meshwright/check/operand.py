@@ -85,7 +85,8 @@ class Operand:
         object.__setattr__(self, "partial", P in self.layout.values())
         axes = [self.layout.sharding(dim) for dim in range(len(self.shape))]
         cuts = tuple(
-            Origin(Source.LENGTH, frozenset(each), f"x.shape[{dim}]") if each else None for dim, each in enumerate(axes)
+            Origin(Source.LENGTH, frozenset(each), f"x.shape[{dim}]", order=each) if each else None
+            for dim, each in enumerate(axes)
         )
         object.__setattr__(self, "cuts", cuts if any(axes) else ())
 

@@ -17,8 +17,8 @@ class Refused(Exception):
 
     code: its kind. cut: the axis whose cut of some dim is all that does not fit: where cuts are forgotten, as in a
     local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call:
-    how the call is named, where the function's own name says nothing. owned: `cut` is an axis on which counts are P: in
-    a region those that this rank made may be meant.
+    how the call is named, where the function's own name says nothing. owned: in a region what this
+    rank has of its own may be meant: counts that are P on the axis `cut`, or places that a local length says.
     """
 
     def __init__(
@@ -200,6 +200,13 @@ def along_shard(axis: str, name: str, shard: Shard, op: str, instead: str = "") 
         code=Code.ALONG_SHARD,
         cut=axis,
     )
+
+
+def placed_by(length: Number, op: str) -> Refused:
+    """A local length says which places are taken, which in a region are a rank's own."""
+    refused = typed_number(length, f"the places of {op}")
+    refused.owned = True
+    return refused
 
 
 def typed_number(number: Number, name: str) -> Refused:

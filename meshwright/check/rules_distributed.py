@@ -156,8 +156,7 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         exchanged()
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
-        for x in into:
-            if tag is not None:
+            for x in into if tag is not None else ():
                 write(x, typed(tag))
                 written(x)
         return result

@@ -14,9 +14,9 @@ from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
 from meshwright.check.rule import forms, pure, special
 from meshwright.check.seeds import varying_of
-from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, read, typed, write
+from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Fresh, Tag, constant, read, typed, write
 from meshwright.comm.number import Number, Source, Whole
-from meshwright.types.kinds import I, P, R, V
+from meshwright.types.kinds import I, P, R, S, V
 from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
@@ -48,12 +48,42 @@ def _makes(names: str, tag: Tag) -> None:
         if held.layout:
             _demand_alike(check, func.__name__, held, filled, (args[1:], tuple(kwargs.values())))
         made = held if held.layout else _of_arguments(check, func, args, kwargs, tag, varying)
+        if func.__name__ in _SIZED and not check.local:
+            made = _cut_as_asked(made, func.__name__, args, kwargs)
         result: Tensor = func(*args, **kwargs)
         write(result, made)
         return result
 
     special(*(function for name in names.split() for function in forms(name)))(make)
     special(*(function for name in names.split() if (function := getattr(torch.nn.init, name, None))))(make)
+
+
+_SIZED: Final = {
+    *("zeros", "ones", "full", "empty", "rand", "randn", "randint"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+}
+"""Factories that are told the lengths of what they make."""
+
+
+def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tag:
+    """`made`, cut along each dim that is as long as what a rank holds of a dim which is cut so.
+
+    Along two dims over one axis no tensor is cut: such a one is no part of what one device makes.
+    """
+    given = args[1:] if name.startswith("new_") else args
+    sizes = kwargs.get("size", next((each for each in given if isinstance(each, (list, tuple))), given))
+    cuts = [
+        (axis, dim)
+        for dim, size in enumerate(sizes)
+        if isinstance(size, Number) and size.origin.source is Source.LENGTH and size.origin.share
+        for axis in size.origin.order or size.origin.axes
+    ]
+    layout = SpmdLayout({axis: S(dim) for axis, dim in cuts})
+    if not cuts or len(layout) < len(cuts):
+        return made
+    if made.fresh is not None:
+        return constant(layout, made.fresh)
+    return typed(layout.replace(**{axis: kind for axis, kind in made.layout.items() if axis not in layout}))
 
 
 _BY_FAN: Final = {
@@ -113,15 +143,17 @@ def _of_arguments(
             demand_no_value(check, number, _MADE)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
-    for end in args[: _ENDS.get(name, 0)] if len(args) > 1 else ():
+    for end in args[: _ENDS.get(name, 0)] if len(args) > 1 else args if name == "eye" else ():
         demand_no_value(check, end, _MADE)
+    if name == "arange" and len(args) == 1 and isinstance(args[0], Number) and args[0].origin.share:
+        return constant(SpmdLayout({}), Fresh.PLACES)
     return _of_numbers(values, tag)
 
 
 _MADE: Final = "a tensor that is made of it"
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
 _FILLED: Final = ("full", "new_full")
-_ENDS: Final = {"linspace": 2, "logspace": 2, "arange": 1}
+_ENDS: Final = {"linspace": 3, "logspace": 3, "arange": 1}
 """Factories of a line of values -> how many of its first numbers are values, where it is given more than a length."""
 
 

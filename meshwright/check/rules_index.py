@@ -9,13 +9,14 @@ import torch
 
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.demand import demand_exact, demand_no_value
+from meshwright.check.forget import forgotten
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, along_shard, change, no_rule
+from meshwright.check.refusal import Refused, along_shard, change, no_rule, partial_plus
 from meshwright.check.rule import INFER, pure, special
-from meshwright.check.rules_pick import getitem, masked_write, pointed
+from meshwright.check.rules_pick import getitem, masked_write, pointed, spelled
 from meshwright.check.shared import demand_unshared
-from meshwright.check.tag import Fresh, Tag, typed, write
+from meshwright.check.tag import Fresh, Tag, constant, typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.codes import Code
@@ -52,7 +53,8 @@ _WRITTEN = Formula.read("input, value: input + value")
 @special(torch.Tensor.__setitem__)
 def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What is written into a part of a tensor has the tensor's type; one that was made empty takes it over."""
-    target, index, value = args
+    target, value = args[0], args[2]
+    index = spelled(args[1])
     check.note_call("__setitem__", args)
     demand_no_value(check, value, "a tensor that it is written into")
     seen: list[Operand] = []
@@ -62,32 +64,18 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     if not any(operand.layout for operand in (mine, *seen)):
         return check.note_written(func(*args, **kwargs), target, [mine, *seen])
     _demand_same_places(mine, [each for each in seen if each is not theirs])
-    if mine.tag.fresh is not None:
-        found = _into_fresh(check, mine, theirs, [each for each in seen if each is not theirs])
-        result = func(*args, **kwargs)
-        write(target, found)
-        for each in seen:
-            demand_exact("a write", each, target)
-        return result
-    try:
-        written = masked_write(mine, given, theirs)
-        if written is not None:
-            demand_kept("a write", mine, written)
-        else:
-            region = getitem(mine, given)
-            part = check.operand_of(region.tag, tuple(target[index].shape), mine)
-            written = _WRITTEN.infer("a write", (part, theirs), {})
-            demand_kept("a write", part, written)
-    except TypeError as error:
-        raise no_rule(f"a write by {error}") from None
+    written = _written(check, args, given, mine, theirs, [each for each in seen if each is not theirs])
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
     for each in seen:
         demand_exact("a write", each, target)
+    if mine.tag.fresh is not None:
+        write(target, written)
+        return result
     marked(target)
     if torch.is_grad_enabled():  # what had no gradient passes one on now, as R or as I
-        gained = {axis: kind for axis, kind in written.tag.layout.items() if kind in (R, I)}
+        gained = {axis: kind for axis, kind in written.layout.items() if kind in (R, I)}
         write(target, typed(mine.tag.layout.replace(**gained), mine.tag.counted, mine.tag.factors))
     return result
 
@@ -110,6 +98,68 @@ def _demand_same_places(target: Operand, index: list[Operand]) -> None:
                     change("index", axis, kind, R) + ", and all values with it",
                     code=Code.WRITE,
                 )
+
+
+def _written(
+    check: TypeCheck, args: tuple[Any, ...], given: Any, target: Operand, value: Any, index: list[Operand]
+) -> Tag:
+    """What stands in the target after the write; a buffer that had no type takes it over from the value.
+
+    Errors: `Refused` where the types do not fit.
+    """
+    if target.tag.fresh is None:
+        return _into_part(check, args, given, target, value)
+    if not target.layout.cut:
+        return _into_fresh(check, target, value, index)
+    taken = _taken_over(check, target, [("value", value), *_named(index)])
+    _into_part(check, args, given, check.operand_of(typed(taken), target.shape, target), value)
+    alone = all(each.tag.fresh is not None for each in (value, *index) if isinstance(each, Operand))
+    return constant(target.layout, Fresh.CONSTANT) if alone else typed(taken)
+
+
+def _into_part(check: TypeCheck, args: tuple[Any, ...], given: Any, target: Operand, value: Any) -> Tag:
+    """What a write makes of the part of a target that has a type: in a region places are those of a rank.
+
+    Errors: `Refused` where it would not keep its type.
+    """
+    while True:
+        try:
+            written = masked_write(target, given, value)
+            if written is not None:
+                demand_kept("a write", target, written)
+            else:
+                region = getitem(target, given)
+                part = check.operand_of(region.tag, tuple(args[0][spelled(args[1])].shape), target)
+                written = _WRITTEN.infer("a write", (part, value), {})
+                demand_kept("a write", part, written)
+            return written.tag
+        except TypeError as error:
+            raise no_rule(f"a write by {error}") from None
+        except Refused as refused:
+            if not check.forgets(refused):
+                raise
+            target, given, value = (
+                forgotten(each, refused, check.mesh, check.degree) for each in (target, given, value)
+            )
+
+
+def _taken_over(check: TypeCheck, target: Operand, given: list[tuple[str, Any]]) -> SpmdLayout:
+    """The layout of a buffer that is cut as a dim is: on other axes that of what is written into it.
+
+    Errors: `Refused` where it is not known which dim of the buffer is cut, and where the buffer holds something that
+    would be counted with each part of a sum.
+    """
+    types = dict(target.layout)
+    for name, each in given:
+        for axis, kind in each.layout.items() if isinstance(each, Operand) else ():
+            if axis in target.layout:
+                continue
+            if isinstance(kind, Shard):
+                raise along_shard(axis, name, kind, "a write into a part of an untyped buffer", _STATE)
+            if kind is P and not target.tag.empty:
+                raise partial_plus(axis, name, "the buffer", None)
+            types[axis] = V if V in (kind, types.get(axis)) else kind
+    return SpmdLayout(types)
 
 
 def _into_fresh(check: TypeCheck, target: Operand, value: Any, index: list[Operand]) -> Tag:

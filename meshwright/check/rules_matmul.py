@@ -41,7 +41,7 @@ def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Resu
     return propagate("linear", terms, value, (*batch, *n))
 
 
-@pure("addmm", "baddbmm", "addmv")
+@pure("addmm")
 def addmm(input: Operand, mat1: Operand, mat2: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
     """beta * input + alpha * (mat1 @ mat2)."""
     left, right, out = _matmul_labels(len(mat1.shape), len(mat2.shape))
@@ -54,6 +54,18 @@ def addmm(input: Operand, mat1: Operand, mat2: Operand, *, beta: Any = 1, alpha:
         Term("alpha", alpha),
     )
     return propagate("addmm", terms, ((Factor(0), Factor(3)), (Factor(1), Factor(2), Factor(4))), out)
+
+
+@pure("baddbmm")
+def baddbmm(input: Operand, batch1: Operand, batch2: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
+    """As `addmm`, of each matrix of a batch."""
+    return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+@pure("addmv")
+def addmv(input: Operand, mat: Operand, vec: Operand, *, beta: Any = 1, alpha: Any = 1) -> Result:
+    """beta * input + alpha * (mat @ vec)."""
+    return addmm(input, mat, vec, beta=beta, alpha=alpha)
 
 
 @pure("outer", "ger")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import FULL, Cut, Operand, on_dims
-from meshwright.check.rule import pure
+from meshwright.check.refusal import placed_by
+from meshwright.check.rule import Pure, pure, special
 from meshwright.check.rules_view import moved
-from meshwright.check.tag import typed
+from meshwright.check.tag import CONSTANT, Fresh, typed, write
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
+from meshwright.comm.number import Number, Source
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
 
 _AHEAD = "take the positions before the dim is cut"
 MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
@@ -21,7 +27,7 @@ MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1
 @pure("__getitem__")
 def getitem(input: Operand, index: Any) -> Result:
     """`:` keeps a dim as it is; what picks positions wants it whole."""
-    items = _spelled_out(input, index if type(index) is tuple else (index,))
+    items = _meant(input, _spelled_out(input, index if type(index) is tuple else (index,)))
     if all(not isinstance(item, Operand) for item in items):
         return _sliced(input, items)
     around = [each for item in items for each in _place_of(item)]
@@ -37,6 +43,32 @@ def getitem(input: Operand, index: Any) -> Result:
     if any(item.dtype is torch.bool for item in tensors):
         return _by_mask(kept, at, tensors)
     return _by_places(kept, at, tensors)
+
+
+def spelled(index: Any) -> Any:
+    """An index with a tensor for each list of places."""
+    if type(index) is list:
+        return _listed(index)
+    if type(index) is tuple and list in map(type, index):
+        return tuple([_listed(each) if type(each) is list else each for each in index])
+    return index
+
+
+def _listed(places: list[Any]) -> Any:
+    if not places or any(type(each) is not int for each in places):
+        return places
+    made = torch.tensor(places)
+    write(made, CONSTANT)
+    return made
+
+
+_GETITEM: Final = Pure("__getitem__", getitem)
+
+
+@special(torch.Tensor.__getitem__)
+def taken(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A list of places is a tensor of them."""
+    return check.judge(_GETITEM, func, (args[0], spelled(args[1])), kwargs)
 
 
 @pure("index")
@@ -67,6 +99,33 @@ def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
         return [*index, *rest]
     at = next(n for n, item in enumerate(index) if item is Ellipsis)
     return [*index[:at], *rest, *index[at + 1 :]]
+
+
+def _meant(input: Operand, items: list[Any]) -> list[Any]:
+    """The items, with `:` for what ends at the local length of the very dim.
+
+    Errors: `Refused` where a local length says which places are taken: one device would take others.
+    """
+    found, dim = [], 0
+    for item in items:
+        ends = item[:3] if isinstance(item, Cut) else (item,)
+        for end in ends:
+            if isinstance(end, Number) and end.origin.source is Source.LENGTH:
+                if not (ends == (ends[0] or None, end, None) and ends_at(input, dim, end)):
+                    raise placed_by(end, "indexing")
+                item = FULL
+        found.append(item)
+        dim += 0 if item is None else len(_place_of(item))
+    return found
+
+
+def ends_at(input: Operand, dim: int, length: Number) -> bool:
+    """Whether it is the length of a dim of the input, on a rank as on one device."""
+    return (
+        length.origin.share
+        and length.plain == input.shape[dim]
+        and length.origin.axes == set(input.layout.sharding(dim))
+    )
 
 
 def _place_of(item: Any) -> list[Any]:
@@ -112,18 +171,26 @@ def _operand(input: Operand, items: list[Any]) -> Operand:
 
 def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     """One tensor of places for each of some dims, which are whole; the tensors are spread over each other."""
-    labels = tuple(range(len(input.shape)))
+    labels: Labels = tuple(range(len(input.shape)))
     count = max(len(each.shape) for each in tensors)
     picked = tuple(("picked", n) for n in range(count))
+    own = {dim for dim, each in zip(at, tensors, strict=True) if _is_all(input, dim, each)}
+    labels = tuple(picked[-1] if dim in own else dim for dim in labels)
+    rest = [(dim, each) for dim, each in zip(at, tensors, strict=True) if dim not in own]
     terms = [Term("input", input, labels)]
-    terms += [Term("index", each, picked[count - len(each.shape) :]) for each in tensors]
+    terms += [Term("index", each, picked[count - len(each.shape) :]) for _, each in rest]
     first = at[0] if at == list(range(at[0], at[0] + len(at))) else 0  # apart, what is picked stands in front
-    others = [label for label in labels if label not in at]
-    before = sum(label < first for label in others)
+    others = [dim for dim in range(len(input.shape)) if dim not in at]
+    before = sum(dim < first for dim in others)
     out = (*others[:before], *picked, *others[before:])
     value = ((Factor(0), *(Factor(n, linear=False) for n in range(1, len(terms)))),)
-    along: dict[Label, str] = dict.fromkeys(at, _AHEAD)
+    along: dict[Label, str] = {dim: _AHEAD for dim, _ in rest}
     return propagate("indexing", terms, value, out, along=along)
+
+
+def _is_all(input: Operand, dim: int, index: Operand) -> bool:
+    """Whether the places are all that a rank holds of a dim that is cut, in order: the dim itself."""
+    return index.tag.fresh is Fresh.PLACES and index.shape == (input.shape[dim],) and bool(input.layout.sharding(dim))
 
 
 def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:

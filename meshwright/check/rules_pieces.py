@@ -7,10 +7,12 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import along_shard
+from meshwright.check.refusal import along_shard, placed_by
 from meshwright.check.rule import pure
+from meshwright.check.rules_pick import ends_at
 from meshwright.check.rules_view import flat, from_front, moved
 from meshwright.check.term import Factor, Label, Term, linear
+from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import Shard
 
 
@@ -18,6 +20,12 @@ from meshwright.types.kinds import Shard
 def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
     """Some positions of one dim, which is whole."""
     (count,) = flat((length,))
+    at = from_front(dim, len(input.shape))
+    for end in (start, count):
+        if isinstance(end, Number) and end.origin.source is Source.LENGTH:
+            if end is start or start != 0 or not ends_at(input, at, end):
+                raise placed_by(end, "narrow")
+            return moved("narrow", input, {n: n for n in range(len(input.shape))}, input.whole)
     return _piece("narrow", input, dim, count)
 
 
@@ -65,7 +73,8 @@ def select(input: Operand, dim: int, index: Any) -> Result:
 
 @pure("cat", "concat", "concatenate")
 def cat(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
-    """End to end along one dim, which is whole; all of one type."""
+    """End to end along one dim, which is whole; all of one type. A vector of nothing is left out, as torch does."""
+    tensors = tuple([tensor for tensor in tensors if tensor.shape != (0,)]) or tensors
     labels = tuple(range(len(tensors[0].shape)))
     at = from_front(dim, len(labels))
     terms = [_joined(n, tensor, labels, at) for n, tensor in enumerate(tensors)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import not_counted, typed_number
+from meshwright.check.refusal import not_counted, placed_by
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import demand_even, relabelled
 from meshwright.check.rules_view import expand, flat, from_front, spread
@@ -77,7 +77,7 @@ def repeat(input: Operand, *sizes: Any, dims: Any = None) -> Result:
     times = (*(1,) * (count - len(times)), *times)
     labels = tuple(range(count - len(input.shape), count))
     whole = (*(1,) * (count - len(input.shape)), *input.whole)
-    changed = [dim for dim in range(count) if times[dim] != 1 or dim not in labels]
+    changed = [dim for dim in range(count) if times[dim] != 1 or isinstance(times[dim], Number) or dim not in labels]
     lengths: dict[Label, int] = {dim: whole[dim] * times[dim] for dim in changed}
     result = relabelled("repeat", input, labels, tuple(range(count)), changed, lengths)
     for dim in changed:
@@ -93,7 +93,7 @@ def _as_often(op: str, input: Operand, result: Result, dim: int, length: int, ti
     if not isinstance(times, Number) or times.origin.source is not Source.LENGTH:
         return result
     if length != 1 or result.tag.factors is not None:
-        raise typed_number(times, op)
+        raise placed_by(times, op)
     return spread(input, result, dim, times)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from meshwright.check.algebra import Result
 from meshwright.check.factors import Factor, assembled, factored, unsharded
 from meshwright.check.operand import Operand, Shape
-from meshwright.check.refusal import Refused, along_shard, change, invariant_meets
+from meshwright.check.refusal import Refused, along_shard, change, invariant_meets, placed_by
 from meshwright.check.regroup import Unfit, regrouped, resolve
 from meshwright.check.rule import pure
 from meshwright.check.tag import typed
 from meshwright.codes import Code
-from meshwright.comm.number import Number
+from meshwright.comm.number import Number, Source
 from meshwright.types.kinds import I, R, S, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -115,23 +115,37 @@ def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
     whole = list(wanted)
     places = {}
     for dim, length in enumerate(input.shape):
-        if wanted[new + dim] in (-1, length):
+        if wanted[new + dim] in (-1, length) and not _longer(input, dim, wanted[new + dim]):
             places[dim] = new + dim
             whole[new + dim] = input.whole[dim]
     result = moved("expand", input, places, tuple(length for length in whole))
     for at, length in enumerate(wanted):
         if isinstance(length, Number) and at not in places.values() and result.tag.factors is None:
+            if at >= new and input.whole[at - new] != 1:
+                raise placed_by(length, "expand")
             result = spread(input, result, at, length)
     return result
 
 
+def _longer(input: Operand, dim: int, wanted: int) -> bool:
+    """Whether a dim that is whole is asked to be as long as what a rank holds of one that is cut."""
+    if not isinstance(wanted, Number) or wanted.origin.source is not Source.LENGTH:
+        return False
+    return wanted.origin.axes.isdisjoint(input.layout.sharding(dim))
+
+
 def spread(input: Operand, result: Result, at: int, length: Number) -> Result:
-    """A dim that is made as long as what a rank holds of a sharded dim is sharded like it: it is alike everywhere."""
+    """A dim that is made as long as what a rank holds of a sharded dim is sharded like it: it is alike everywhere.
+
+    Errors: `Refused` where one device would not make it as long as all ranks together.
+    """
     assert result.whole is not None
+    if not length.origin.share:
+        raise placed_by(length, "expand")
     types = dict(result.tag.layout)
     total = result.whole[at]
-    for axis in sorted(length.origin.axes):
-        kind = types.get(axis)
+    for axis in length.origin.order or sorted(length.origin.axes):
+        kind = types.get(axis, R if input.tag.fresh is not None else None)
         if kind is I and input.flows:
             raise invariant_meets(axis, "input", "the length", S(at), None)
         if kind in (R, I):

@@ -40,13 +40,16 @@ class Fresh(Enum):
     """one value everywhere: where its length is that of a rank's part, it stands for the whole as well"""
     ZERO = "zero"
     """zeros everywhere, and so a tensor of any type, P too"""
+    PLACES = "places"
+    """0, 1, ... as far as a rank's part of a dim goes: all that it holds of it, in order"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tag:
     """What is known of one tensor.
 
-    layout: its type on the axes on which one was stated or followed; fresh: set where it needs none.
+    layout: its type on the axes on which one was stated or followed; fresh: set where it needs none, but on axes over
+        which it is cut as the dim that gave it its length.
     counted: axes on which it is V and what the ranks hold alike was added to it: a sum over ranks would count that
         once a rank.
     factors: set where some dim is a product, as a flattened dim is; then the layout counts factors in place of dims.
@@ -100,12 +103,21 @@ def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE, factors: Factors
     return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted, factors=factors))
 
 
+def constant(layout: SpmdLayout, fresh: Fresh) -> Tag:
+    """The tag of what a factory made, cut as `layout` says; the same object for the same layout."""
+    return _constants.setdefault((layout, fresh), Tag(layout, fresh))
+
+
+_constants: Final[dict[tuple[SpmdLayout, Fresh], Tag]] = {
+    (_NOTHING, tag.fresh): tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is not None
+}
+
+
 def _restored(
     kinds: tuple[tuple[str, str], ...], fresh: str | None, counted: tuple[str, ...], factors: Factors | None
 ) -> Tag:
-    if fresh is not None:
-        return next(tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is Fresh(fresh))
-    return typed(SpmdLayout({axis: _kind(text) for axis, text in kinds}), frozenset(counted), factors)
+    layout = SpmdLayout({axis: _kind(text) for axis, text in kinds})
+    return typed(layout, frozenset(counted), factors) if fresh is None else constant(layout, Fresh(fresh))
 
 
 def _kind(text: str) -> SpmdType:

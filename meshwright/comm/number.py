@@ -33,11 +33,17 @@ class Source(Enum):
 
 
 class Origin(NamedTuple):
-    """source, the axes that it is about, and the words for it: `dist.get_rank()`, `x.shape[1]`."""
+    """source, the axes that it is about, and the words for it: `dist.get_rank()`, `x.shape[1]`.
+
+    share: a length times the ranks is that of one device; of `x.shape[1] + 1` it is not. order: the axes that cut the
+    dim of a length, outermost first; empty where it is the length of no dim.
+    """
 
     source: Source
     axes: frozenset[str]
     text: str
+    share: bool = True
+    order: tuple[str, ...] = ()
 
 
 class Number:
@@ -101,11 +107,24 @@ def _both(a: Origin, b: Origin, name: str) -> Origin | None:
         more, less = (a, b) if _WEIGHT[a.source] > _WEIGHT[b.source] else (b, a)
         if name == "mul" and more.source is Source.LENGTH:
             left = more.axes - less.axes
-            return more._replace(axes=left) if left else None
+            return more._replace(axes=left, order=tuple(a for a in more.order if a in left)) if left else None
         return more
     if a.source is Source.LENGTH and a.axes == b.axes and name in ("truediv", "floordiv"):
         return None  # of two lengths that are cut alike: as the whole ones to each other
-    return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}")
+    return a if a == b else Origin(a.source, a.axes | b.axes, f"{a.text} and {b.text}", a.share and b.share)
+
+
+def _shares(name: str, a: Number, b: Any, value: float) -> bool:
+    """Whether what the operator `name` makes of a and b is, of all ranks together, what one device makes.
+
+    value: b, as a plain number.
+    """
+    if isinstance(b, Number) and a.origin.source is b.origin.source:
+        alike = a.origin.axes == b.origin.axes
+        return name in ("add", "sub") if alike else name in ("mul", "rmul") and a.origin.axes.isdisjoint(b.origin.axes)
+    if name == "floordiv":
+        return value != 0 and a.plain % value == 0
+    return name in ("mul", "rmul") or (name in ("add", "radd", "sub") and value == 0)
 
 
 def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[Number], ...]) -> None:
@@ -120,13 +139,16 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
             origin: Origin | None = self.origin
             values = []
             for each in arguments:
+                value = each
                 if isinstance(each, numbers):
                     assert origin is not None
+                    value = each.plain
                     origin = _both(origin, each.origin, name.strip("_").removeprefix("r"))
-                    each = each.plain
                 elif type(each) not in (int, float, bool):
                     return NotImplemented
-                values.append(each)
+                if origin is not None and origin.source is Source.LENGTH and origin.share:
+                    origin = origin._replace(share=_shares(name.strip("_"), self, each, value))
+                values.append(value)
             result = function(self.plain, *values)
             if origin is None:
                 return result

@@ -75,7 +75,7 @@ PLAIN = {
     "the highest": lambda n: torch.topk(torch.ones(8), n),
     "pieces": lambda n: torch.ones(8).split([n, 8 - n]),
     "broadcast": lambda n: torch.broadcast_to(torch.ones(1), torch.broadcast_shapes((n,), (1,))),
-    "a module": lambda n: torch.nn.Linear(n, 3)(torch.ones(n)),
+    "a module": lambda n: torch.nn.Embedding(n, 3)(torch.arange(2)).shape,
     "mapped over": lambda n: torch.vmap(lambda row: row * 2)(torch.ones(n, 2)),
     "padded": lambda n: F.pad(torch.ones(2), (0, n)),
     "classes": lambda n: F.one_hot(torch.arange(3), n),
@@ -99,7 +99,11 @@ def test_a_length_is_an_int_like_any(name):
     found = accepted(program)
     torch.manual_seed(0)
     wanted = PLAIN[name](4)
-    assert str(found) == str({} if isinstance(wanted, torch.Tensor) else wanted)
+    assert str(found) == str(CUT.get(name, {}) if isinstance(wanted, torch.Tensor) else wanted)
+
+
+CUT = dict.fromkeys(["expanded", "broadcast", "mapped over"], {"tp": S(0)}) | {"zeros by numbers": {"tp": S(1)}}
+"""Constants that are as long as what a rank holds are cut as that is."""
 
 
 def test_a_length_that_is_kept_is_right_when_nobody_listens():
