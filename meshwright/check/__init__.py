@@ -45,19 +45,18 @@ from meshwright.check import (
     rules_view,
 )
 from meshwright.check.author import (
-    Infer,
     get_axis_local_type,
     get_local_type,
     get_partition_spec,
     has_local_type,
     layout_of,
-    local_map,
     mutate_type,
     reinterpret_mesh,
     reinterpret_no_grad,
     show,
 )
 from meshwright.check.context import is_type_checking, local, no_typecheck, typecheck
+from meshwright.check.region import Infer, local_map
 from meshwright.check.replay import check
 from meshwright.check.report import Report
 from meshwright.check.rules_function import register_autograd_function

@@ -156,9 +156,10 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         exchanged()
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
-            for x in into if tag is not None else ():
-                write(x, typed(tag))
-                written(x)
+            for x in into:
+                if tag is not None:
+                    write(x, typed(tag))
+                    written(x)
         return result
 
     return check.run(judged, original, args, dict(kwargs))

@@ -75,7 +75,7 @@ PLAIN = {
     "the highest": lambda n: torch.topk(torch.ones(8), n),
     "pieces": lambda n: torch.ones(8).split([n, 8 - n]),
     "broadcast": lambda n: torch.broadcast_to(torch.ones(1), torch.broadcast_shapes((n,), (1,))),
-    "a module": lambda n: torch.nn.Embedding(n, 3)(torch.arange(2)).shape,
+    "a module": lambda n: torch.nn.Conv1d(2, 3, 1)(torch.zeros(n, 2, 1)).shape,
     "mapped over": lambda n: torch.vmap(lambda row: row * 2)(torch.ones(n, 2)),
     "padded": lambda n: F.pad(torch.ones(2), (0, n)),
     "classes": lambda n: F.one_hot(torch.arange(3), n),
