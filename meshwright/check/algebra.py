@@ -167,8 +167,10 @@ def _demand_unsharded(label: Label, a: Part, b: Part, a_size: int, b_size: int) 
             assert other_dim is not None
             axis, shard = axes[0], sharded.layout[axes[0]]
             assert isinstance(shard, Shard)
+            assert dim is not None
+            held = sharded.local[dim]
             raise refusal.other_lengths(
-                axis, sharded.name, shard, size, other.name, other.layout.get(axis, R), other_dim, other_size
+                axis, sharded.name, shard, size, other.name, other.layout.get(axis), other_dim, other_size, held
             )
 
 

@@ -24,7 +24,7 @@ from meshwright.check.rules_collective import on_whole_dims
 from meshwright.check.tag import UNKNOWN, Tag, noted, read, typed, write
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
-from meshwright.types.kinds import I, P, R
+from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 Call = tuple[Any, ...]
@@ -184,6 +184,13 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
                 overwritten(leaf.grad, tag)
 
 
+def _as_dual(name: str, axis: str, known: SpmdType | None, kind: SpmdType) -> str:
+    """How a gradient is made that of a loss which is `kind`."""
+    if known in (None, R, I) and kind.dual in (R, I, V) or known is V or isinstance(kind.dual, Shard):
+        return f"assert_type({name}, {{{axis!r}: {kind.dual!r}}})"
+    return change(name, axis, known or R, kind.dual)
+
+
 def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> None:
     """A seed has the dual type of its root; the 1 that torch takes is the same on every rank, as of I and P."""
     for root, seed in zip(roots, seeds, strict=True):
@@ -206,7 +213,7 @@ def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> No
             raise Refused(
                 f"the loss is {kind!r} on axis {axis!r}, and {what}",
                 f"the gradient of {kind!r} is {kind.dual!r}; a loss is one number over all ranks",
-                f"assert_type(gradient, {{{axis!r}: {kind.dual!r}}})"
+                _as_dual("gradient", axis, known, kind)
                 if seed is not None
                 else f"a sum over {axis}: loss.sum(), which is P where a dim of the loss is sharded; or of V "
                 f"reinterpret(loss, {axis!r}, src=V, dst=P)",

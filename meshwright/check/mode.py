@@ -42,6 +42,7 @@ from meshwright.check.tag import (
     write,
     written,
 )
+from meshwright.check.trace import numbered, static
 from meshwright.codes import Code
 from meshwright.comm.followed import grounded
 from meshwright.comm.mesh_axis import MeshAxis
@@ -59,8 +60,6 @@ class _Outcome(NamedTuple):
     shape: Shape | None
 
 
-_SERIAL: Final = "_spmd_serial"
-"""Attribute of a tensor in a replay: how many came before it."""
 _FULL: Final = None, None, None
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -99,7 +98,7 @@ class TypeCheck(TorchFunctionMode):
         self.numbers: list[Number] = []
         self._places: set[str] = set()
         self._meets_numbers = False
-        self._made = 0
+        self.made = 0
         self.axes: dict[str, MeshAxis] = {}
         self._answers = Answers()
 
@@ -125,7 +124,7 @@ class TypeCheck(TorchFunctionMode):
                 result = self.judge(rule, func, args, kwargs)
             else:
                 result = rule(self, func, grounded(args), grounded(kwargs) if kwargs else kwargs)
-            return result if self.trace is None else self._numbered(result)
+            return result if self.trace is None else numbered(self, result)
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
             if not self.collect:
@@ -222,7 +221,10 @@ class TypeCheck(TorchFunctionMode):
         if self.numbers:
             demand_no_share(self, rule.name)
         outcomes = of_constants(outcomes, is_zero(rule, given, named, seen)) if made else outcomes
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, IndexError) as error:
+            raise self._reason(rule, given, named, error) from error
         into = result if target is None else target
         self.note(outcomes, into)
         if partial:
@@ -266,7 +268,7 @@ class TypeCheck(TorchFunctionMode):
             return argument
         if kind is slice:
             ends = argument.start, argument.stop, argument.step
-            return FULL if all(map(is_, ends, _FULL)) else Cut(*self.seen_by_rules(ends, seen))
+            return FULL if all(map(is_, ends, _FULL)) else Cut(*[self.seen_by_rules(end, seen) for end in ends])
         if isinstance(argument, Tensor):
             operand = self.operand(argument)
             seen.append(operand)
@@ -281,7 +283,7 @@ class TypeCheck(TorchFunctionMode):
         return argument
 
     def _entry(self, value: Any, seen: list[Operand]) -> Any:
-        """An entry of a list or of a slice: in a region a length, which may be another one on each rank."""
+        """An entry of a list: in a region a length, which may be another one on each rank."""
         if self.local and isinstance(value, Number) and value.origin.source is Source.INDEX and isinstance(value, int):
             self._meets_numbers = True
             self._places.update(axis for axis in value.origin.axes if self.degree.get(axis, 1) > 1)
@@ -336,7 +338,7 @@ class TypeCheck(TorchFunctionMode):
     ) -> Problem:
         """What is said of a call that is refused."""
         operands = refused.operands or tuple(
-            self._shown(each)
+            self.shown(each)
             for argument in (*args, *kwargs.values())
             for each in (argument if isinstance(argument, (list, tuple)) else (argument,))
             if isinstance(each, Tensor)
@@ -356,30 +358,7 @@ class TypeCheck(TorchFunctionMode):
         """Add a call to the trace."""
         if self.trace is not None:
             mode = "" if torch.is_grad_enabled() else " without gradients"
-            self.trace.append(Call(name + mode, tuple(self._static(arguments)), source.line()))
-
-    def _numbered(self, result: Any) -> Any:
-        """The result, its tensors numbered in the order in which they come, so that ranks can tell which they use."""
-        for x in tensors_of(result):
-            if _SERIAL not in x.__dict__:
-                self._made += 1
-                x.__dict__[_SERIAL] = self._made
-        return result
-
-    def _static(self, value: Any) -> Iterator[Any]:
-        """What of the arguments is no tensor; of tensors the types and the shapes over all ranks."""
-        if isinstance(value, Tensor):
-            wants = ", wants a gradient" if value.requires_grad else ""
-            yield f"{self._shown(value)!r} no. {value.__dict__.get(_SERIAL, 0)}{wants}"
-        elif isinstance(value, (list, tuple)):
-            for each in value:
-                yield from self._static(each)
-        elif isinstance(value, slice):
-            yield from self._static((value.start, value.stop, value.step))
-        elif isinstance(value, Number) and value.origin.source is not Source.RANK:
-            yield value.origin.text
-        else:
-            yield value
+            self.trace.append(Call(name + mode, tuple(static(arguments, self.shown)), source.line()))
 
     def seed_varies(self, axes: frozenset[str]) -> None:
         """The generator was seeded, with another number on each rank of these axes."""
@@ -393,7 +372,7 @@ class TypeCheck(TorchFunctionMode):
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
             layout = SpmdLayout({axis: V for axis in number.origin.axes if self.degree.get(axis, 1) > 1})
-            length = int(number) if self.local and isinstance(number, int) else None
+            length = int(number) if isinstance(number, int) else None
             key = layout, "number", type(number), length
             found = self._answers.operands.get(key)
             if found is None:
@@ -439,6 +418,16 @@ class TypeCheck(TorchFunctionMode):
             noted = tuple([None if result is None else self._noted(result) for result in each])
             return noted[0] if one else noted
 
+    def _reason(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], error: Exception) -> Exception:
+        """What is wrong with the types of a call that torch refuses, where something is: a region forgets which."""
+        try:
+            rule.infer(*given, **named)
+        except Refused as refused:
+            return refused
+        except (TypeError, ValueError, IndexError):
+            return error
+        return error
+
     def _noted(self, result: Result) -> _Outcome:
         whole = result.whole
         forgotten = self.local and V in result.tag.layout.values()
@@ -459,7 +448,8 @@ class TypeCheck(TorchFunctionMode):
             write(x, ASSUMED)
         return result
 
-    def _shown(self, x: Tensor) -> Operand:
+    def shown(self, x: Tensor) -> Operand:
+        """What an error says of `x`."""
         try:
             return self.operand(x)
         except (Refused, SpmdTypeError):  # its layout does not fit its shape: that is what is refused

@@ -124,6 +124,8 @@ def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None) -> Ref
     shown = "R, a constant" if kind is None else repr(kind)
     whole = kind if kind is not None and kind is not V else R
     fixes = [change(name, axis, P, whole) + " first"]
+    if " * " in name:
+        fixes = [f"{change('y', axis, P, whole)}, of y that is {name} alone, before {other} is added"]
     if kind is R or isinstance(kind, Shard) or kind is V:
         fixes.insert(0, change(other, axis, kind, P))
     return Refused(
@@ -163,14 +165,33 @@ def whole_meets_shard(
 
 
 def other_lengths(
-    axis: str, sharded: str, shard: Shard, length: int, other: str, other_kind: SpmdType, dim: int, other_length: int
+    axis: str,
+    sharded: str,
+    shard: Shard,
+    length: int,
+    other: str,
+    other_kind: SpmdType | None,
+    dim: int,
+    other_length: int,
+    held: int,
 ) -> Refused:
-    """A dim has `length` positions over all ranks of `sharded`, and `other_length` of `other`, in its dim `dim`."""
+    """A dim has `length` positions over all ranks of `sharded`, and `other_length` of `other`, in its dim `dim`.
+
+    other_kind: None where it has no type on the axis; held: the positions of the dim that a rank has of `sharded`.
+    """
+    fix = change(sharded, axis, shard, R)
+    if other_length == held and other_kind in (None, R, I):  # made as long as this rank's part
+        cut = change(other, axis, other_kind or R, Shard(dim, shard.sizes))
+        fix = f"{other} with all {length} positions of the dim, then {cut}"
+        if other_kind is None:
+            fix = f"where it is made, if it is this rank's part: assert_type({other}, {{{axis!r}: S({dim})}}); or {fix}"
+    elif other_kind in (None, R):
+        fix = change(other, axis, R, Shard(dim, shard.sizes))
     return Refused(
         f"{sharded} is {shard!r} on axis {axis!r}, with {length} positions over all ranks, "
         f"and meets {other_length} of {other}",
         "shapes must fit over all ranks, not only on one",
-        change(other, axis, R, Shard(dim, shard.sizes)) if other_kind is R else change(sharded, axis, shard, R),
+        fix,
         code=Code.WHOLE_MEETS_SHARD,
         cut=axis,
     )
@@ -214,10 +235,14 @@ def typed_number(number: Number, name: str) -> Refused:
     origin = number.origin
     on = f" on axis {', '.join(map(repr, sorted(origin.axes)))}" if origin.axes else ""
     if origin.source.value == "length":
+        counted = f"spmd.size({_asked(origin.text)}, {', '.join(map(repr, sorted(origin.axes)))})"
+        if " and " in origin.text or ".shape[" not in origin.text:
+            counted = " * ".join(["n", *(f"spmd.axis_size({axis!r})" for axis in sorted(origin.axes))])
+            counted += f", of n that is made of {origin.text}"
         return Refused(
             f"{origin.text} is what this rank holds of a dim that is sharded{on}, and is used as a value with {name}",
             "one device would take the length over all ranks",
-            f"times the ranks: spmd.size({_asked(origin.text)}, {', '.join(map(repr, sorted(origin.axes)))})",
+            f"times the ranks: {counted}",
             code=Code.LENGTH,
             cut=min(origin.axes, default=None),
         )
@@ -287,8 +312,8 @@ def rounded(axis: str, name: str, op: str, dtype: torch.dtype, into: torch.dtype
 
 def _asked(text: str) -> str:
     """`x, 1` of `x.shape[1]`."""
-    name, found, dim = text.partition(".shape[")
-    return f"{name}, {dim.removesuffix(']')}" if found else "x, dim"
+    name, _, dim = text.partition(".shape[")
+    return f"{name}, {dim.removesuffix(']')}"
 
 
 def mixed(axis: str) -> Refused:

@@ -7,7 +7,6 @@ refused, and the differentiable one is named.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from meshwright.check.context import active
 from meshwright.check.demand import tensors_of
+from meshwright.check.function_collectives import axes_of
 from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import FUNCTIONAL
-from meshwright.check.rules_function import exchanged
 from meshwright.check.tag import read, typed, write, written
 from meshwright.codes import Code
 from meshwright.comm.followed import whole
@@ -153,7 +152,6 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         axes = _axes(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
         op = kwargs.get("op") or next((a for a in args if isinstance(a, dist.ReduceOp.RedOpType)), dist.ReduceOp.SUM)
         tag = _after(what, axes, read_, op)
-        exchanged()
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
             for x in into:
@@ -176,15 +174,9 @@ def _axes(check: TypeCheck, group: Any) -> tuple[str, ...]:
 
     Errors: `Refused` where there are none.
     """
-    wanted = group if isinstance(group, str) else getattr(group, "group_name", None)
-    for axis, transport in check.mesh.items():
-        if group is not None and wanted is not None and getattr(transport, "group_name", None) == wanted:
-            return (axis,)
-    on = tuple(axis for axis, degree in check.degree.items() if degree > 1)
-    ranks = math.prod(check.degree[axis] for axis in on)
-    everyone = group is None or group is dist.group.WORLD
-    if on and everyone and dist.is_initialized() and ranks == dist.get_world_size():
-        return on
+    found = axes_of(check.mesh, group)
+    if found is not None:
+        return found
     raise Refused(
         "a collective of torch.distributed runs over a group that is no axis of the current mesh",
         "which ranks take part decides what the result is",
@@ -209,11 +201,30 @@ def _after(
                 raise Refused(
                     f"{what} of torch.distributed over axis {axis!r} takes a tensor that wants a gradient",
                     "autograd does not see it: the gradient would be lost, or would not be reduced",
-                    RAW[what].ours.format(axis=axis),
+                    _ours(what, axis, layout.get(axis)),
                     code=Code.RAW_COLLECTIVE,
                 )
             layout = _on_axis(what, axis, layout, op)
     return layout
+
+
+def _ours(what: str, axis: str, kind: SpmdType | None) -> str:
+    """What to write instead, of a tensor of that type."""
+    if kind in (R, I) and what in ("all_reduce", "reduce", "reduce_scatter", "all_gather", "gather"):
+        return f"leave the call out: every rank of axis {axis!r} has all of it"
+    if isinstance(kind, Shard) and what == "all_to_all":
+        return f"all_to_all(x, {axis!r}, src={kind!r}, dst=S(dim)), with the dim that is cut from then on"
+    if what in _LEFT_TO_MOVE and (isinstance(kind, Shard) or (kind is P and what in ("all_gather", "gather"))):
+        return change("x", axis, kind, R)
+    if kind is V and what in ("all_reduce", "reduce", "reduce_scatter"):
+        return f"V -> P: reinterpret(x, {axis!r}, src=V, dst=P), if their sum is meant, then {RAW[what].ours.format(axis=axis)}"
+    if kind is P and what == "all_reduce":
+        return change("x", axis, P, R)
+    return RAW[what].ours.format(axis=axis)
+
+
+_LEFT_TO_MOVE: Final = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "gather")
+"""Those of which what is asked for is had by moving what a tensor holds, whatever was called."""
 
 
 def _on_axis(what: str, axis: str, layout: SpmdLayout, op: Any) -> SpmdLayout:
@@ -236,7 +247,7 @@ def _on_axis(what: str, axis: str, layout: SpmdLayout, op: Any) -> SpmdLayout:
             _WHY.get(kind.letter, "what it starts from is what the tensor is")
             if summed
             else "the maximum, minimum or mean of the parts of a sum is not that of the sum",
-            change("x", axis, kind, R) if kind is P and not summed else raw.ours.format(axis=axis),
+            _ours(what, axis, kind),
             code=Code.RAW_COLLECTIVE,
         )
     gives = S(0) if what == "all_to_all" and isinstance(kind, Shard) and kind.dim == 0 else raw.gives
@@ -259,7 +270,6 @@ def _functional(what: str, group_at: int) -> Callable[..., Any]:
             return check.note_plain(func(*args, **kwargs), [check.operand(x)])
         op = args[1] if what in ("all_reduce", "reduce_scatter") else "sum"
         layout = _after(what, _axes(check, args[group_at]), [x], op, differentiable=what != "broadcast")
-        exchanged()
         result = func(*args, **kwargs)
         if layout is not None:
             write(result, typed(layout))

@@ -28,6 +28,9 @@ MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1
 def getitem(input: Operand, index: Any) -> Result:
     """`:` keeps a dim as it is; what picks positions wants it whole."""
     items = _meant(input, _spelled_out(input, index if type(index) is tuple else (index,)))
+    placed = [n for n, item in enumerate(items) if isinstance(item, Cut) and _ends(item)]
+    if placed:
+        return _own_parts(input, items, placed)
     if all(not isinstance(item, Operand) for item in items):
         return _sliced(input, items)
     around = [each for item in items for each in _place_of(item)]
@@ -99,6 +102,44 @@ def _spelled_out(input: Operand, index: tuple[Any, ...]) -> list[Any]:
         return [*index, *rest]
     at = next(n for n, item in enumerate(index) if item is Ellipsis)
     return [*index[:at], *rest, *index[at + 1 :]]
+
+
+def _ends(cut: Cut) -> list[Operand]:
+    """The ends of a slice that are another number on each rank."""
+    return [end for end in cut[:3] if isinstance(end, Operand)]
+
+
+def _own_parts(input: Operand, items: list[Any], placed: list[int]) -> Result:
+    """Slices from a place of each rank's own, of dims that are whole: positions that are V, where they were R.
+
+    Errors: `Refused` where the input is cut there; `TypeError` where a tensor is an index beside them.
+    """
+    if any(isinstance(item, Operand) for item in items):
+        raise TypeError("a slice at a rank's own place, beside a tensor of places")
+    kept = _operand(input, [FULL if n in placed else item for n, item in enumerate(items)])
+    dims = [n for n, item in enumerate(items) if item is None or isinstance(item, Cut)]
+    labels: Labels = tuple(range(len(kept.shape)))
+    terms = [Term("input", kept, labels)]
+    lengths: dict[Label, int] = {}
+    along: dict[Label, str] = {}
+    for n in placed:
+        at = dims.index(n)
+        terms += [Term("index", end, ()) for end in _ends(items[n])]
+        own = Cut(*[end.length if isinstance(end, Operand) else end for end in items[n][:3]])
+        lengths["part", at], along[at] = own.length(kept.shape[at]), _AHEAD
+    out = tuple(("part", label) if ("part", label) in lengths else label for label in labels)
+    value = ((Factor(0), *(Factor(n, linear=False) for n in range(1, len(terms)))),)
+    return propagate("indexing", terms, value, out, along=along, lengths=lengths)
+
+
+def at_place(op: str, input: Operand, dim: int, place: Operand, length: int | None) -> Result:
+    """From a place of each rank's own so many positions of a dim, which is whole; None: one, without its dim."""
+    labels: Labels = tuple(range(len(input.shape)))
+    at = dim % max(len(labels), 1)
+    out = tuple(("part", at) if label == at else label for label in labels if label != at or length is not None)
+    terms = (Term("input", input, labels), Term("index", place, ()))
+    lengths: dict[Label, int] = {("part", at): length or 1}
+    return propagate(op, terms, MASKED[:1], out, along={at: _AHEAD}, lengths=lengths)
 
 
 def _meant(input: Operand, items: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import along_shard, placed_by
 from meshwright.check.rule import pure
-from meshwright.check.rules_pick import ends_at
+from meshwright.check.rules_pick import at_place, ends_at
 from meshwright.check.rules_view import flat, from_front, moved
 from meshwright.check.term import Factor, Label, Term, linear
 from meshwright.comm.number import Number, Source
@@ -26,6 +26,8 @@ def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
             if end is start or start != 0 or not ends_at(input, at, end):
                 raise placed_by(end, "narrow")
             return moved("narrow", input, {n: n for n in range(len(input.shape))}, input.whole)
+    if isinstance(start, Operand) and not start.shape and start.length is not None:
+        return at_place("narrow", input, at, start, count)
     return _piece("narrow", input, dim, count)
 
 
@@ -66,6 +68,8 @@ def unbind(input: Operand, dim: int = 0) -> tuple[Result, ...]:
 @pure("select")
 def select(input: Operand, dim: int, index: Any) -> Result:
     """One position of a dim, which is whole."""
+    if isinstance(index, Operand) and not index.shape:
+        return at_place("select", input, dim, index, None)
     at = from_front(dim, len(input.shape))
     places = {each: each - (each > at) for each in range(len(input.shape)) if each != at}
     return moved("select", input, places, (*input.whole[:at], *input.whole[at + 1 :]))

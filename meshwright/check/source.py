@@ -10,15 +10,18 @@ from types import FrameType, TracebackType
 from typing import Final
 
 import torch
+import typing_extensions
 from torch import Tensor, nn
 
-import meshwright
 from meshwright.check.tag import read
 
-_OURS: Final = tuple(
-    os.path.join(os.path.dirname(os.path.abspath(package.__file__ or "")), part)
-    for package, part in (*((meshwright, room) for room in ("check", "comm", "types", "audit", "core")), (torch, ""))
+_HOME: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS: Final = (
+    *(os.path.join(_HOME, room) for room in ("check", "comm", "types", "audit", "core")),
+    os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), ""),
+    typing_extensions.__file__,
 )
+"""Where frames are that are none of the user's."""
 
 _LONGEST: Final = 80
 

@@ -15,7 +15,7 @@ from meshwright.comm.mesh_axis import MeshAxis
 from meshwright.comm.scope import current_mesh, find
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
-from meshwright.types.kinds import Shard, SpmdType
+from meshwright.types.kinds import Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.partition import PartitionSpec, know_axes
 
@@ -30,7 +30,8 @@ def assert_type(tensor: T, *types: Stated, partition_spec: PartitionSpec | None 
     """State the type of `tensor`, or of each of a list of them, on some axes; returns it.
 
     types: {axis: type}, a bare type for all axes of the current mesh that nothing else names, a `PartitionSpec`, or
-    several of these. Axes are names, process groups or mesh axes; S(-1) is the last dim.
+    several of these, where V is made S(dim) by one that names the dim. Axes are names, process groups or mesh axes;
+    S(-1) is the last dim.
 
     Under `typecheck` the type is noted where nothing is known of it and verified where something is. Otherwise
     nothing happens.
@@ -105,8 +106,11 @@ def stated_layout(types: Sequence[Stated], spec: PartitionSpec | None, dims: int
         named = part.layout() if isinstance(part, PartitionSpec) else by_name(part)
         for axis, kind in named.items():
             kind = kind.of(dims) if isinstance(kind, Shard) and dims is not None else kind
-            if found.get(axis, kind) is not kind:
-                raise SpmdTypeError(_contradiction(f"axis {axis!r}", found[axis], kind))
+            before = found.pop(axis, kind)
+            if V in (before, kind) and (isinstance(before, Shard) or isinstance(kind, Shard)):
+                kind = before if kind is V else kind  # V, of which the dim is told beside it
+            elif before is not kind:
+                raise SpmdTypeError(_contradiction(f"axis {axis!r}", before, kind))
             found[axis] = kind
     if bare is not None:
         mesh = current_mesh()
