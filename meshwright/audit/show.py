@@ -26,7 +26,7 @@ def show(report: Report, console: Console) -> None:
             console.print(lines)
         else:
             console.print(Text(f"{number}. ").append(_problem(problem)), soft_wrap=True)
-    if report.traffic:
+    if report.traffic and report.right:
         print_table(_table(report.traffic, report.stages), console)
         if report.uncounted:
             console.print(Text(f"not counted: {report.uncounted}", style="dim"), soft_wrap=True)

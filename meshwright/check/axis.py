@@ -115,11 +115,11 @@ def on_axis(axis: str, op: str, parts: Sequence[Part], value: Sum, kept: set[Lab
         for factor in product:
             if on[factor.term].kind is P and not factor.linear:
                 raise refusal.not_linear(axis, on[factor.term].part.name, op)
-    _demand_alike(axis, mixed)
-    _demand_invariant(axis, mixed)
     for one in mixed:
         if isinstance(one.kind, Shard) and one.label in along:
             raise refusal.along_shard(axis, one.part.name, one.kind, op, along[one.label])
+    _demand_alike(axis, mixed)
+    _demand_invariant(axis, mixed)
     products = [(product, _product(axis, product, on, kept)) for product in value]
     return _sum(axis, [(product, one) for product, one in products if not is_zero(product, parts)], on)
 

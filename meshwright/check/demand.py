@@ -38,7 +38,7 @@ def demand_no_fraction(check: TypeCheck, op: str) -> None:
 
 _TAKE_LENGTHS: Final = {
     *("view", "reshape", "unflatten", "expand", "broadcast_to", "repeat", "tile", "repeat_interleave"),
-    *("__getitem__", "narrow", "group_norm"),
+    *("__getitem__", "narrow", "group_norm", "affine_grid"),
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
 }
 """Ops whose rules say themselves which of their numbers may be the length of what a rank holds."""

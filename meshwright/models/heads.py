@@ -41,7 +41,8 @@ class GroupedHeads(DecoderSpec):
                 where="model.kv_heads",
                 what=f"{self.kv_heads} key/value heads cannot be shared by {self.heads} query heads",
                 why="every key/value head serves equally many query heads",
-                fix=f"--model.kv-heads with one of {', '.join(legal)}",
+                fix=f"--model.kv-heads with one of {', '.join(legal)}; or --model.heads with a multiple of "
+                f"{self.kv_heads}: {', '.join(str(self.kv_heads * n) for n in (1, 2, 3))}, ...",
             )
         ]
 

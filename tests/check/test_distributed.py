@@ -151,3 +151,30 @@ def test_what_has_no_type_is_left_to_torch(tp):
     dist.all_reduce(y, group=tp)
     tp.allreduce([y]).wait()
     assert spmd.layout_of(y) == {}
+
+
+INSTEAD = {
+    "all_reduce of R": (R, lambda x, tp: dist.all_reduce(x, group=tp), "leave the call out"),
+    "all_reduce of S": (S(1), lambda x, tp: dist.all_reduce(x, group=tp), "all_gather(x, 'tp', src=S(1), dst=R)"),
+    "all_reduce of V": (V, lambda x, tp: dist.all_reduce(x, group=tp), "reinterpret(x, 'tp', src=V, dst=P)"),
+    "all_gather of R": (R, lambda x, tp: dist.all_gather([x, x], x, group=tp), "leave the call out"),
+    "all_gather of P": (P, lambda x, tp: dist.all_gather([x, x], x, group=tp), "all_reduce(x, 'tp', src=P, dst=R)"),
+    "all_gather of S": (
+        S(1),
+        lambda x, tp: dist.all_gather([x, x], x.requires_grad_(), group=tp),
+        "all_gather(x, 'tp', src=S(1), dst=R)",
+    ),
+    "all_to_all of S": (
+        S(1),
+        lambda x, tp: dist.all_to_all_single(x, x.requires_grad_(), group=tp),
+        "all_to_all(x, 'tp', src=S(1), dst=S(dim))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_what_to_write_instead_fits_what_the_tensor_is(mesh, name):
+    kind, call, instead = INSTEAD[name]
+    with spmd.set_current_mesh(mesh), spmd.typecheck(), pytest.raises(spmd.SpmdTypeError) as error:
+        call(spmd.assert_type(torch.ones(2, 2), {"tp": kind}), mesh.get_group("tp"))
+    assert instead in error.value.problems[0].fix

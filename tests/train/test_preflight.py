@@ -123,7 +123,10 @@ class TestHeads:
         config = changed(small(dim=48), model__heads=heads, model__kv_heads=kv_heads)
         with pytest.raises(ConfigError) as error:
             run_dims(config)
-        assert only(error.value.problems).fix == f"--model.kv-heads with one of {legal}"
+        assert only(error.value.problems).fix == (
+            f"--model.kv-heads with one of {legal}; or --model.heads with a multiple of {kv_heads}: "
+            f"{kv_heads}, {2 * kv_heads}, {3 * kv_heads}, ..."
+        )
         for proposed in map(int, legal.split(", ")):
             assert problems(changed(config, model__kv_heads=proposed)) == ()
 

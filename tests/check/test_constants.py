@@ -1,0 +1,135 @@
+"""Constants that are as long as what a rank holds of a sharded dim: they are cut as it is, and right on one device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshwright.spmd as spmd
+from meshwright.codes import Code
+from tests.cases.agreement import Held, agrees
+from tests.check.judged import on, refusal
+from tests.denotation import sample
+
+R, I, P, V, S = spmd.R, spmd.I, spmd.P, spmd.V, spmd.S
+WIDTH = 3
+
+
+def wide():
+    return torch.arange(float(WIDTH), dtype=torch.float64)
+
+
+def shifted(x):
+    """What a decoder reads: each row one place later, with a 1 in front."""
+    out = x.new_zeros(x.shape)
+    out[:, 1:] = x[:, :-1].clone()
+    out[:, 0] = 1.0
+    return out
+
+
+def bits(x):
+    return torch.ones(x.shape, dtype=torch.int64, device=x.device)
+
+
+MADE = {
+    "expanded": lambda x: x * wide().expand(x.shape[0], -1),
+    "expanded to a shape": lambda x: x * wide()[None].expand(x.shape),
+    "expanded by keyword": lambda x: x * wide()[None].expand(size=x.shape),
+    "repeated": lambda x: x * wide().repeat(x.shape[0], 1),
+    "broadcast": lambda x: x * torch.broadcast_to(wide(), x.shape),
+    "a mask": lambda x: x.masked_fill((wide() > 1).expand(x.shape[0], -1), 7.0),
+    "counted along": lambda x: x + bits(x).cumsum(1),
+    "a table by places": lambda x: wide()[bits(x).cumsum(1) - 1] * x,
+    "ones in a sum": lambda x: (torch.ones(x.shape[0], dtype=x.dtype) @ x).sum(),
+    "as many as rows": lambda x: x.sum() * 2.0 + torch.ones(x.shape[0], dtype=x.dtype).sum(),
+    "their number": lambda x: torch.full((x.shape[0], 1), 2.0, dtype=x.dtype).sum() + x.sum(),
+    "a mask in a view": lambda x: x * bits(x)[:, None].squeeze(1).cumsum(-1),
+    "half of it": lambda x: x * torch.ones(x.shape[0] * 2, dtype=x.dtype)[:1].sum(),
+    "zeros": lambda x: x + x.new_zeros(x.shape[0], 1),
+    "a buffer that is written": shifted,
+    "an entry of each row": lambda x: x[torch.arange(x.shape[0]), bits(x).sum(1) - 2],
+    "all of a dim": lambda x: x[: x.shape[0]] + x.narrow(0, 0, x.shape[0]),
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MADE)),
+    axis=st.sampled_from(["tp", "dp", "cp"]),
+    degree=st.sampled_from([1, 2, 3]),
+    each=st.integers(1, 3),
+)
+def test_it_is_right_on_one_device(name, axis, degree, each):
+    x = Held(sample((degree * each, WIDTH), 1), {axis: S(0)})
+    kind = agrees(MADE[name], on(axis, degree), x=x)[axis]
+    assert kind in (S(0), P)
+
+
+def write(value):
+    def program(x):
+        x[torch.arange(x.shape[0]), bits(x).sum(1) - 2] -= value
+        return x * 1.0
+
+    return program
+
+
+def test_an_entry_of_each_row_is_written():
+    x = Held(sample((4, WIDTH), 1), {"tp": S(0)}, wants=False)
+    assert agrees(write(2.0), on("tp", 2), x=x) == {"tp": S(0)}
+
+
+VALUES = {
+    "as long as a part": lambda r, x: r[: x.shape[0]].sum(),
+    "from there": lambda r, x: r[x.shape[0] :].sum(),
+    "one there": lambda r, x: r[x.shape[0] - 1],
+    "narrowed": lambda r, x: r.narrow(0, 0, x.shape[0]).sum(),
+    "narrowed from there": lambda r, x: r.narrow(0, x.shape[0], 1).sum(),
+    "in pieces": lambda r, x: r.split(x.shape[0])[0].sum(),
+    "in so many": lambda r, x: r.chunk(x.shape[0])[0].sum(),
+    "the highest": lambda r, x: r.topk(x.shape[0], dim=0)[0].sum(),
+    "turned": lambda r, x: torch.roll(r, x.shape[0], 0)[0],
+    "below a diagonal": lambda r, x: torch.tril(r, x.shape[0]).sum(),
+    "padded": lambda r, x: F.pad(r, (0, 0, 0, x.shape[0])).mean(),
+    "one more": lambda r, x: r[:1].expand(x.shape[0] + 1, WIDTH).sum(),
+    "spread where it is whole": lambda r, x: r[: int(x.shape[0])].expand(x.shape[0], WIDTH).sum(),
+    "copies of many": lambda r, x: r.repeat(x.shape[0], 1).sum(),
+    "a mean by ones": lambda r, x: (r.sum() + x.sum()) / torch.ones(x.shape[0]).sum(),
+    "a mean by numel": lambda r, x: x.sum() / torch.ones(x.shape[0]).numel(),
+    "a mean by a length of it": lambda r, x: x.sum() / torch.zeros(x.shape[0]).shape[0],
+    "a line as long": lambda r, x: r.sum() * torch.linspace(0, 1, x.shape[0]).sum(),
+    "ones on a diagonal": lambda r, x: r.sum() * torch.eye(x.shape[0]).sum(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_one_device_would_not_have_is_refused(name):
+    dims = on("tp", 2)
+    r, x = Held(sample((8, WIDTH), 1), {"tp": R}), Held(sample((4, WIDTH), 2), {"tp": S(0)})
+    problem = refusal(lambda rank: VALUES[name](r.on_rank(dims, rank), x.on_rank(dims, rank)), dims)
+    assert problem.code in (Code.LENGTH, Code.NOT_LINEAR, Code.PARTIAL_PLUS)
+    assert "'tp'" in problem.what
+
+
+def test_in_a_region_places_are_those_of_a_rank():
+    dims = on("tp", 2)
+    r, x = Held(sample((8, WIDTH), 1), {"tp": R}), Held(sample((4, WIDTH), 2), {"tp": S(0)})
+
+    def program(rank):
+        whole, own = r.on_rank(dims, rank), x.on_rank(dims, rank)
+        return [whole[: own.shape[0]], whole.narrow(0, 0, own.shape[0]), whole.split(own.shape[0])[0]]
+
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck(local=True):
+        assert {spmd.layout_of(each)["tp"] for each in program(0)} == {R}
+
+
+def test_a_tag_that_is_cut_survives_pickling():
+    import copy
+
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        x = spmd.assert_type(torch.ones(2, 3), {"tp": S(0)})
+        made = copy.deepcopy(torch.zeros(x.shape[0], 3))
+        assert spmd.layout_of(made) == {"tp": S(0)}
+        assert spmd.layout_of(x + made) == {"tp": S(0)}
