@@ -186,7 +186,7 @@ def _backward(roots: Sequence[Tensor], seeds: Sequence[Tensor | None], inputs: A
 
 def _as_dual(name: str, axis: str, known: SpmdType | None, kind: SpmdType) -> str:
     """How a gradient is made that of a loss which is `kind`."""
-    if known in (None, R, I) and kind.dual in (R, I, V) or known is V or isinstance(kind.dual, Shard):
+    if (known in (None, R, I) and kind.dual in (R, I, V)) or known is V or isinstance(kind.dual, Shard):
         return f"assert_type({name}, {{{axis!r}: {kind.dual!r}}})"
     return change(name, axis, known or R, kind.dual)
 

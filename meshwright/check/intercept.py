@@ -33,8 +33,8 @@ class Place:
 _places: Final[list[Place]] = []
 _lock: Final = threading.Lock()
 _originals: Final[list[tuple[Any, str, Any]]] = []
-_wrappers: Final[dict[tuple[int, str, int], tuple[Any, Any]]] = {}
-"""What stands in a place while somebody checks, with the original that it was made for."""
+_wrappers: Final[dict[int, tuple[Any, Any, Any]]] = {}
+"""Of each place that was found its owner, what stands there, and what does so while somebody checks."""
 _users = 0
 
 
@@ -99,15 +99,16 @@ def intercepted() -> Iterator[None]:
 
 def _install() -> None:
     for each in _places:
-        owner = each.owner()
-        if owner is None or not hasattr(owner, each.name):
-            continue
-        original = vars(owner).get(each.name, getattr(owner, each.name))
+        found = _wrappers.get(id(each))
+        if found is None or found[0].__dict__.get(each.name, found) is not found[1]:
+            owner = each.owner()
+            if owner is None or not hasattr(owner, each.name):
+                continue
+            original = vars(owner).get(each.name, getattr(owner, each.name))
+            found = _wrappers[id(each)] = owner, original, each.wrap(original)
+        owner, original, wrapper = found
         _originals.append((owner, each.name, original))
-        key = id(owner), each.name, id(each)
-        if key not in _wrappers or _wrappers[key][0] is not original:
-            _wrappers[key] = original, each.wrap(original)
-        setattr(owner, each.name, _wrappers[key][1])
+        setattr(owner, each.name, wrapper)
 
 
 def listening(mode: TorchFunctionMode) -> AbstractContextManager[Any]:

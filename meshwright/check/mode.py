@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import is_
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -25,7 +24,7 @@ from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, ope
 from meshwright.check.parts import Parts
 from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
-from meshwright.check.rule import RULES, Handler, Pure, aten_rule
+from meshwright.check.rule import RULES, Handler, Pure, Spelled, aten_rule
 from meshwright.check.shared import demand_unshared
 from meshwright.check.tag import (
     ASSUMED,
@@ -122,8 +121,11 @@ class TypeCheck(TorchFunctionMode):
                 return self._go_on(func, args, kwargs)
             if type(rule) is Pure:
                 result = self.judge(rule, func, args, kwargs)
+            elif type(rule) is Spelled:
+                result = self.judge(rule, func, rule.spell(args), kwargs)
             else:
-                result = rule(self, func, grounded(args), grounded(kwargs) if kwargs else kwargs)
+                alone = len(args) == 1 and isinstance(args[0], Tensor)
+                result = rule(self, func, args if alone else grounded(args), grounded(kwargs) if kwargs else kwargs)
             return result if self.trace is None else numbered(self, result)
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
@@ -268,7 +270,9 @@ class TypeCheck(TorchFunctionMode):
             return argument
         if kind is slice:
             ends = argument.start, argument.stop, argument.step
-            return FULL if all(map(is_, ends, _FULL)) else Cut(*[self.seen_by_rules(end, seen) for end in ends])
+            if _PLAIN.issuperset(map(type, ends)):
+                return FULL if ends == _FULL else Cut(*ends)
+            return Cut(*[self.seen_by_rules(end, seen) for end in ends])
         if isinstance(argument, Tensor):
             operand = self.operand(argument)
             seen.append(operand)

@@ -81,6 +81,13 @@ class Pure:
         return check.judge(self, func, args, kwargs)
 
 
+@dataclass(frozen=True)
+class Spelled(Pure):
+    """A pure rule of a call whose arguments are spelled otherwise first: `spell` makes others of them."""
+
+    spell: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+
+
 def pure(*names: str) -> Callable[[Infer], Infer]:
     """Register a pure rule for the functions of these names, in all their forms."""
 

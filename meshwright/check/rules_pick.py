@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import FULL, Cut, Operand, on_dims
 from meshwright.check.refusal import placed_by
-from meshwright.check.rule import Pure, pure, special
+from meshwright.check.rule import Spelled, pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.tag import CONSTANT, Fresh, typed, write
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
 from meshwright.comm.number import Number, Source
-
-if TYPE_CHECKING:
-    from meshwright.check.mode import TypeCheck
 
 _AHEAD = "take the positions before the dim is cut"
 MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
@@ -65,13 +61,7 @@ def _listed(places: list[Any]) -> Any:
     return made
 
 
-_GETITEM: Final = Pure("__getitem__", getitem)
-
-
-@special(torch.Tensor.__getitem__)
-def taken(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """A list of places is a tensor of them."""
-    return check.judge(_GETITEM, func, (args[0], spelled(args[1])), kwargs)
+special(torch.Tensor.__getitem__)(Spelled("__getitem__", getitem, spell=lambda args: (args[0], spelled(args[1]))))
 
 
 @pure("index")
