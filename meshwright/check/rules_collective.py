@@ -221,7 +221,7 @@ def _after(check: TypeCheck, step: Step, seen: Operand, dims: tuple[int, int]) -
             raise _counted(one)
     counted -= set(step.axes)
     if seen.tag.factors is not None:
-        return _of_factors(step, seen, layout, counted)
+        return _of_factors(step, seen, layout, counted, dims)
     if check.local:
         layout = SpmdLayout({**layout, **{axis: kind for axis, kind in step.before.items() if axis in step.axes}})
         return typed(_moved(step, layout, dims), counted)
@@ -245,14 +245,20 @@ def _counts(seen: Operand) -> bool:
     return not (seen.dtype.is_floating_point or seen.dtype.is_complex)
 
 
-def _of_factors(step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str]) -> Tag:
-    """A step of a tensor of which some dim is a product of factors."""
+def _of_factors(
+    step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str], lists: tuple[int, int]
+) -> Tag:
+    """A step of a tensor of which some dim is a product of factors. lists: the dim of a list, before and after."""
     assert seen.tag.factors is not None
     dims = factored(seen.tag.factors, layout, seen.degree, seen.shape)
     others = unsharded(layout)
     for one in _each(step):
         axis, degree = one.axis, seen.degree.get(one.axis, 1)
-        if V in (one.src, one.dst) and not one.is_claim:
+        if one.src is V and one.dst in (R, I, P) and not one.is_claim:
+            dims.insert(lists[1], [Factor(degree, (), degree)])
+        elif one.dst is V and one.src in (R, I, P) and not any(factor.cut for factor in dims[lists[0]]):
+            dims.pop(lists[0])
+        elif V in (one.src, one.dst) and not one.is_claim:
             raise Refused(
                 f"x has a dim that is a product of factors, and {one} takes its dims apart",
                 "V is a list with one entry for each rank, along dim 0 where it is whole",
