@@ -93,7 +93,7 @@ def kept(op: str, target: Operand, result: Result) -> Result:
 
     Where no gradient flows R and I are not told apart: the tensor stays what it was.
     """
-    if result.anew and not target.known:
+    if result.anew and (not target.known or target.tag.owner is not None):
         return result
     demand_kept(op, target, result)
     stays = not torch.is_grad_enabled() and target.tag.fresh is None

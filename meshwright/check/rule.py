@@ -28,7 +28,7 @@ RULES: Final[dict[Any, Handler]] = {}
 INFER: Final[dict[str, Infer]] = {}
 """Name -> its pure rule."""
 
-_SPACES: Final = (torch, torch.Tensor, F, torch.linalg, torch.special)
+_SPACES: Final = (torch, torch.Tensor, F, torch.linalg, torch.special, torch._C._nn)
 _OPERATORS: Final = {
     "add": ("__add__", "__radd__"),
     "sub": ("__sub__",),

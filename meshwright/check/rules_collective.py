@@ -245,9 +245,7 @@ def _counts(seen: Operand) -> bool:
     return not (seen.dtype.is_floating_point or seen.dtype.is_complex)
 
 
-def _of_factors(
-    step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str], lists: tuple[int, int]
-) -> Tag:
+def _of_factors(step: Step, seen: Operand, layout: SpmdLayout, counted: frozenset[str], lists: tuple[int, int]) -> Tag:
     """A step of a tensor of which some dim is a product of factors. lists: the dim of a list, before and after."""
     assert seen.tag.factors is not None
     dims = factored(seen.tag.factors, layout, seen.degree, seen.shape)

@@ -148,19 +148,28 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
     def judged(check: TypeCheck, func: Any, args: Any, kwargs: Any) -> Any:
         what, source, target = _IN_PLACE[name]
         read_ = [] if source is None else list(tensors_of(_argument(args, kwargs, source)))
-        into = [] if target is None else list(tensors_of(_argument(args, kwargs, target)))
+        outputs = None if target is None else _argument(args, kwargs, target)
         axes = _axes(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
         op = kwargs.get("op") or next((a for a in args if isinstance(a, dist.ReduceOp.RedOpType)), dist.ReduceOp.SUM)
         tag = _after(what, axes, read_, op)
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
-            for x in into:
+            _apart(outputs, read_)
+            for x in tensors_of(outputs):
                 if tag is not None:
                     write(x, typed(tag))
                     written(x)
         return result
 
     return check.run(judged, original, args, dict(kwargs))
+
+
+def _apart(outputs: Any, inputs: list[Tensor]) -> None:
+    """A rank's own part may stand for itself in the list of all parts, of which it has the type there alone."""
+    if isinstance(outputs, list):
+        for place_, x in enumerate(outputs):
+            if any(x is each for each in inputs):
+                outputs[place_] = x.view_as(x)
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place_: int) -> Any:
@@ -217,7 +226,8 @@ def _ours(what: str, axis: str, kind: SpmdType | None) -> str:
     if what in _LEFT_TO_MOVE and (isinstance(kind, Shard) or (kind is P and what in ("all_gather", "gather"))):
         return change("x", axis, kind, R)
     if kind is V and what in ("all_reduce", "reduce", "reduce_scatter"):
-        return f"V -> P: reinterpret(x, {axis!r}, src=V, dst=P), if their sum is meant, then {RAW[what].ours.format(axis=axis)}"
+        ours = RAW[what].ours.format(axis=axis)
+        return f"V -> P: reinterpret(x, {axis!r}, src=V, dst=P), if their sum is meant, then {ours}"
     if kind is P and what == "all_reduce":
         return change("x", axis, P, R)
     return RAW[what].ours.format(axis=axis)

@@ -14,7 +14,7 @@ from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
-from meshwright.check.tag import ZERO, read, written
+from meshwright.check.tag import ZERO, Tag, read, written
 from meshwright.check.term import Labels, Term, opaque
 
 if TYPE_CHECKING:
@@ -170,7 +170,14 @@ _NEW: Final = Formula.read("input, src: src")
 
 @pure("copy", "fill")
 def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
-    """What replaces the values of a tensor has the type of what it replaces, or one that could be added to it."""
+    """What replaces the values of a tensor has the type of what it replaces, or one that could be added to it.
+
+    A gradient takes the type of what is written over all of it.
+    """
+    own = isinstance(src, Operand) and src.known and src.shape == input.shape
+    if own and input.tag.owner is not None:  # a gradient that was reduced elsewhere
+        written = _NEW.infer("a write", (input, src), {}).tag
+        return Result(Tag(written.layout, counted=written.counted, owner=input.tag.owner), None, anew=True)
     if input.known:
         return _OVERWRITTEN.infer("a write", (input, src), {})
     return Result(_NEW.infer("a write", (input, src), {}).tag, None, anew=True)

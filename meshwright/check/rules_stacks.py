@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from meshwright.check.algebra import Result, propagate
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, Shape
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import relabelled
 from meshwright.check.rules_pieces import cat, flip, split, stack
@@ -105,3 +106,33 @@ def fliplr(input: Operand) -> Result:
 def flipud(input: Operand) -> Result:
     """The last position of the first dim, which is whole, first."""
     return flip(input, 0)
+
+
+@pure("flatten_dense_tensors")
+def flatten_dense_tensors(tensors: tuple[Operand, ...]) -> Result:
+    """All values of some tensors, which are whole, in one vector: what is reduced together; linear in all."""
+    labels = [tuple((n, dim) for dim in range(len(one.shape))) for n, one in enumerate(tensors)]
+    terms = [Term(f"tensors[{n}]", one, mine) for n, (one, mine) in enumerate(zip(tensors, labels, strict=True))]
+    along: dict[Label, str] = {label: "" for mine in labels for label in mine}
+    lengths: dict[Label, int] = {"flat": sum(math.prod(one.whole) for one in tensors)}
+    value = [(Factor(n),) for n in range(len(terms))]
+    return propagate("flatten_dense_tensors", terms, value, ("flat",), along=along, lengths=lengths)
+
+
+@pure("unflatten_dense_tensors")
+def unflatten_dense_tensors(flat: Operand, tensors: tuple[Operand, ...]) -> tuple[Result, ...]:
+    """The vector taken apart in the shapes of some tensors; linear in it."""
+    return tuple(_taken(flat, one.whole) for one in tensors)
+
+
+def _taken(flat: Operand, shape: Shape) -> Result:
+    labels = tuple(range(len(shape)))
+    lengths: dict[Label, int] = dict(enumerate(shape))
+    return propagate(
+        "unflatten_dense_tensors",
+        (Term("flat", flat, ("flat",)),),
+        ((Factor(0),),),
+        labels,
+        along={"flat": ""},
+        lengths=lengths,
+    )

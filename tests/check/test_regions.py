@@ -79,9 +79,6 @@ def by_default():
 
 
 UNDECLARED = {
-    "by keyword": lambda: region(lambda held, cut: held * cut, in_types=(WHOLE, CUT), in_grad_types=({"tp": P}, None))(
-        held=x(), cut=w()
-    ),
     "no types": lambda: region(torch.mul)(x(), w()),
     "no gradients": lambda: region(torch.mul, in_types=(WHOLE, CUT))(x(), w()),
     "None each": lambda: region(torch.mul, in_types=(WHOLE, CUT), in_grad_types=(None, None))(x(), w()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tests.oracle.sample import Input, Sample, cplx, mask, of_list, places, real, sample
 
@@ -129,6 +130,10 @@ VIEW: list[Sample] = [
         sample(name, of_list(getattr(torch, name)), X, X)
         for name in ["hstack", "vstack", "dstack", "column_stack", "row_stack"]
         if hasattr(torch, name)
+    ),
+    sample("flatten_dense_tensors", of_list(_flatten_dense_tensors), X, (4, 6)),
+    sample(
+        "unflatten_dense_tensors", lambda x: _unflatten_dense_tensors(x, [torch.empty(6, 4), torch.empty(12)])[0], (36,)
     ),
     sample("block_diag", torch.block_diag, X, (4, 6)),
     sample("block_diag", torch.block_diag, (12,), (6, 4), ()),
