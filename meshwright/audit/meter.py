@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check import is_type_checking, layout_of, no_typecheck
-from meshwright.check.rules_function import is_trial
+from meshwright.check.function_ranks import is_trial
 from meshwright.check.tag import read, typed, write
 from meshwright.comm.collectives import reinterpret
 from meshwright.comm.grid import DENSE, Axes, ParallelismDims

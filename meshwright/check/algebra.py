@@ -153,7 +153,8 @@ def _lengths(parts: Iterable[Part]) -> dict[Label, int]:
     for part in parts:
         if part.even:
             for label, size in zip(part.labels, part.whole, strict=True):
-                length.setdefault(label, size)
+                if length.get(label, 1) == 1:
+                    length[label] = size
     return length
 
 

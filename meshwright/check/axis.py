@@ -120,8 +120,14 @@ def on_axis(axis: str, op: str, parts: Sequence[Part], value: Sum, kept: set[Lab
             raise refusal.along_shard(axis, one.part.name, one.kind, op, along[one.label])
     _demand_alike(axis, mixed)
     _demand_invariant(axis, mixed)
-    products = [(product, _product(axis, product, on, kept)) for product in value]
-    return _sum(axis, [(product, one) for product, one in products if not is_zero(product, parts)], on)
+    products, zeros = [], []
+    for product in value:
+        one = _product(axis, product, on, kept)
+        if is_zero(product, parts):
+            zeros.append(one)
+        else:
+            products.append((product, one))
+    return _sum(axis, products, on, zeros)
 
 
 def _place(axis: str, part: Part, parts: Sequence[Part]) -> On:
@@ -198,11 +204,13 @@ def _strictest(parts: Sequence[On]) -> On:
     return max(parts, key=lambda one: (one.part.flows, one.part.fresh is None, one.kind is R))
 
 
-def _sum(axis: str, products: Sequence[tuple[Sequence[Factor], On]], on: Sequence[On]) -> On:
-    """The type of a sum of products, none of which is zero."""
+def _sum(axis: str, products: Sequence[tuple[Sequence[Factor], On]], on: Sequence[On], zeros: Sequence[On]) -> On:
+    """The type of a sum of products; zeros: those that are zero, of which it matters only how they are cut."""
     partial = [(product, one) for product, one in products if one.kind is P]
     if not partial:
         found = [one for _, one in products] or on
+        if cut := [one for one in zeros if isinstance(one.kind, Shard)]:
+            found = [*found, cut[0]]
         varying = [one for one in found if isinstance(one.kind, Shard) or one.kind is V]
         if not varying:
             return _strictest(found)

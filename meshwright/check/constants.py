@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from meshwright.check.algebra import Result
 from meshwright.check.demand import demand_no_fraction
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused
 from meshwright.check.rule import Pure
 from meshwright.check.tag import Fresh, constant
@@ -50,12 +51,17 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
         made = rule.infer(*given, **named)
         cut = isinstance(made, Result) and bool(made.tag.layout.cut)
     except Refused as refused:
-        if refused.code is Code.LENGTH and not refused.owned:  # of a constant it takes what places it wants
+        reads = refused.owned or rule.name in _COMPARE  # of a constant it takes what places it wants
+        if refused.code is Code.LENGTH and not reads:
             raise
     except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
         pass
     demand_no_fraction(check, rule.name)
     return cut
+
+
+_COMPARE: Final = frozenset(form for name in ("eq", "ne", "lt", "le", "gt", "ge") for form in (name, f"__{name}__"))
+"""A constant is held against a length by who asks whether it is as long, or full."""
 
 
 def of_constants(outcomes: Any, zero: bool) -> Any:
@@ -68,6 +74,11 @@ def of_constants(outcomes: Any, zero: bool) -> Any:
     if hasattr(outcomes, "tag"):
         return outcomes._replace(tag=constant(outcomes.tag.layout, Fresh.ZERO if zero else Fresh.CONSTANT))
     return tuple([of_constants(each, zero) for each in outcomes])
+
+
+def is_view(one: Operand, shape: Shape) -> bool:
+    """Whether a view of such a shape is what the tensor is: nothing yet, or all places, with dims of one added."""
+    return one.tag.empty or (one.tag.fresh is Fresh.PLACES and math.prod(shape) == math.prod(one.shape))
 
 
 def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: Sequence[Operand]) -> bool:

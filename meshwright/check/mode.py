@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept
-from meshwright.check.constants import are_cut, is_zero, of_constants
+from meshwright.check.constants import are_cut, is_view, is_zero, of_constants
 from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
@@ -324,7 +324,7 @@ class TypeCheck(TorchFunctionMode):
             tag = self._own(tag)
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
-                view = len(seen) == 1 and seen[0].tag.empty and tensor._base is not None
+                view = len(seen) == 1 and tensor._base is not None and is_view(seen[0], tensor.shape)
                 write(tensor, seen[0].tag if view else tag)
         return Parts(result) if type(result) is tuple else result
 

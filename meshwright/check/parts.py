@@ -27,17 +27,18 @@ class Parts(tuple[Any, ...]):
     def __getitem__(self, at: Any) -> Any:
         part = super().__getitem__(at)
         by_place = type(at) is Followed and at.origin.source is Source.INDEX
-        return _picked(part, at) if by_place and isinstance(part, Tensor) else part
+        return pick(part, at) if by_place and isinstance(part, Tensor) else part
 
 
-def _picked(part: Tensor, at: Number) -> Tensor:
+def pick(part: Tensor, at: Number) -> Tensor:
+    """The part that stands at a rank's place."""
     if has_torch_function_unary(part):
-        found: Tensor = handle_torch_function(_picked, (part,), part, at)
+        found: Tensor = handle_torch_function(pick, (part,), part, at)
         return found
     return part
 
 
-@special(_picked)
+@special(pick)
 def picked(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """V on the axes that the index is about, of what is R there: each rank's gradient is a part of that."""
     part, at = args

@@ -16,7 +16,7 @@ from meshwright.check.rule import forms, pure, special
 from meshwright.check.seeds import varying_of
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Fresh, Tag, constant, read, typed, write
 from meshwright.comm.number import Number, Source, Whole
-from meshwright.types.kinds import I, P, R, S, V
+from meshwright.types.kinds import I, P, R, S, Shard, V
 from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _makes(names: str, tag: Tag) -> None:
         if held.layout:
             _demand_alike(check, func.__name__, held, filled, (args[1:], tuple(kwargs.values())))
         made = held if held.layout else _of_arguments(check, func, args, kwargs, tag, varying)
-        if func.__name__ in _SIZED and not check.local:
+        if not check.local:
             made = _cut_as_asked(made, func.__name__, args, kwargs)
         result: Tensor = func(*args, **kwargs)
         write(result, made)
@@ -70,16 +70,22 @@ def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[s
 
     Along two dims over one axis no tensor is cut: such a one is no part of what one device makes.
     """
+    if name in ("zeros_like", "empty_like"):
+        like = read(args[0] if args else kwargs["input"])
+        cuts = SpmdLayout({axis: kind for axis, kind in like.layout.items() if isinstance(kind, Shard)})
+        return made if made.fresh is None or like.factors is not None else constant(cuts, made.fresh)
+    if name not in _SIZED:
+        return made
     given = args[1:] if name.startswith("new_") else args
     sizes = kwargs.get("size", next((each for each in given if isinstance(each, (list, tuple))), given))
-    cuts = [
+    asked = [
         (axis, dim)
         for dim, size in enumerate(sizes)
         if isinstance(size, Number) and size.origin.source is Source.LENGTH and size.origin.share
         for axis in size.origin.order or size.origin.axes
     ]
-    layout = SpmdLayout({axis: S(dim) for axis, dim in cuts})
-    if not cuts or len(layout) < len(cuts):
+    layout = SpmdLayout({axis: S(dim) for axis, dim in asked})
+    if not asked or len(layout) < len(asked):
         return made
     if made.fresh is not None:
         return constant(layout, made.fresh)

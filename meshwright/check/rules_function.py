@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar, overload
 
@@ -16,6 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from meshwright.check.algebra import agree
 from meshwright.check.context import active, local
+from meshwright.check.function_adjoint import untried
+from meshwright.check.function_body import Body, Context
+from meshwright.check.function_call import argument_names
+from meshwright.check.function_ranks import trial
 from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
@@ -23,8 +25,6 @@ from meshwright.check.report import Trusted
 from meshwright.check.source import line
 from meshwright.check.tag import APART, UNKNOWN, read, typed, write
 from meshwright.codes import Code
-from meshwright.comm.scope import View, set_current_mesh
-from meshwright.comm.transport import Alone
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
 from meshwright.types.kinds import I, R, Shard, SpmdType
@@ -89,9 +89,8 @@ def applied(original: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -
         return original(cls, *args, **kwargs)
     if cls.__module__ == "torch._dynamo._trace_wrapped_higher_order_op" and cls.__name__ == "ModIndex":
         return _picked(original, cls, *args)
-    return check.run(
-        lambda check, func, args, kwargs: _judged(check, original, cls, args, kwargs), cls.apply, args, kwargs
-    )
+    # with its numbers as they are: those that depend on the rank say so inside
+    return check.run(lambda check, *_: _judged(check, original, cls, args, kwargs), cls.apply, args, kwargs)
 
 
 def _picked(original: Callable[..., Any], cls: Any, x: Tensor, indices: Sequence[Any]) -> Tensor:
@@ -112,8 +111,7 @@ def _judged(
         raise _named(cls, _undeclared(cls))
     inputs = [x for x in args if isinstance(x, Tensor)]
     before = [check.operand(x) for x in inputs]
-    traffic = _Communication()
-    with local(), traffic:
+    with local(), Body():
         outputs = original(cls, *args, **kwargs)
     results = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
     computed = [read(x).layout for x in results]
@@ -122,9 +120,14 @@ def _judged(
         _demand_alike(cls, f"output {place_} of forward", found, stated, "its declaration says")
     for x, stated in zip(results, declared, strict=True):
         write(x, typed(stated))
-    key = cls, tuple((each.tag, each.shape) for each in before), tuple(declared)
+    key = (
+        cls,
+        tuple((each.tag, each.shape, each.dtype, each.flows) for each in before),
+        tuple(declared),
+        tuple(check.degree.items()),
+    )
     if key not in _proven and any(x.requires_grad for x in results):
-        _proven[key] = _prove(check, cls, args, results, declared, traffic.elsewhere)
+        _proven[key] = _prove(check, cls, args, outputs, results, declared)
     for trusted in _proven.get(key, ()):
         check.report.trust(check.report.claims, replace(trusted, where=line()))
     return outputs
@@ -197,34 +200,13 @@ def _demand_alike(
         )
 
 
-class _Ctx:
-    """The context of a Function as its backward sees it, with the types of saved outputs."""
-
-    def __init__(self, ctx: Any, outputs: Sequence[Tensor]) -> None:
-        self._ctx, self._outputs = ctx, outputs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ctx, name)
-
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """As they were saved."""
-        saved = self._ctx.saved_tensors
-        for x in saved:
-            if isinstance(x, Tensor) and not read(x).layout:
-                for output in self._outputs:
-                    if output.shape == x.shape and output.data_ptr() == x.data_ptr():
-                        write(x, read(output))
-        return tuple(saved)
-
-
 def _prove(
     check: TypeCheck,
     cls: Any,
     args: tuple[Any, ...],
+    outputs: Any,
     results: Sequence[Tensor],
     declared: Sequence[SpmdLayout],
-    traffic_elsewhere: bool,
 ) -> list[Trusted]:
     """Backward, given gradients of the outputs' duals, returns gradients of the inputs' duals, and the right ones.
 
@@ -232,17 +214,27 @@ def _prove(
     """
     believed: list[Trusted] = []
     ctx = next(x.grad_fn for x in results if x.grad_fn is not None)
-    counter = _Communication()
-    seeds = []
-    for x, layout in zip(results, declared, strict=True):
+    layouts = iter(declared)
+    seeds: list[Any] = []
+    for x in outputs if isinstance(outputs, tuple) else (outputs,):
+        if not isinstance(x, Tensor):
+            seeds.append(None)
+            continue
         with torch._C.DisableTorchFunction():
             seed = torch.ones_like(x)
-        write(seed, typed(layout.dual))
+        write(seed, typed(next(layouts).dual))
         seeds.append(seed)
-    with torch.no_grad(), local(), counter, _trial():
-        gradients = cls.backward(_Ctx(ctx, results), *seeds)
+    try:
+        with torch.no_grad(), local(), trial(), Body():
+            gradients = cls.backward(Context(ctx, results), *seeds)
+    except (SpmdTypeError, Refused):
+        raise
+    except Exception as error:
+        return [Trusted("", f"the gradients of {cls.__name__}", f"backward fails: {type(error).__name__}: {error}")]
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    _demand_each(cls, args, gradients)
     for name, x, gradient in _pairs(cls, args, gradients):
+        _demand_shape(cls, name, x, gradient)
         expected = read(x).layout.dual
         found = read(gradient).layout
         if found:
@@ -252,131 +244,45 @@ def _prove(
             believed.append(Trusted("", f"the gradient of {name} that {cls.__name__} returns"))
     if cls in _unproven:
         return believed
-    untried = "its ranks exchange something by collectives of torch"
-    if not (traffic_elsewhere or counter.elsewhere):
-        with set_current_mesh(View({axis: Alone(axis) for axis in check.mesh})), _trial():
-            untried = _demand_adjoint(cls, args)
-    if untried:
-        believed.append(Trusted("", f"the values of {cls.__name__}.backward", untried))
+    reason = untried(check.mesh, cls, args, declared)
+    if reason:
+        believed.append(Trusted("", f"the values of {cls.__name__}.backward", reason))
     return believed
 
 
-def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tuple[str, Tensor, Tensor]]:
-    names = [name for name in inspect.signature(cls.forward).parameters if name != "ctx"]
-    return [
-        (name, x, gradient)
-        for name, x, gradient in zip(names, args, gradients, strict=False)
-        if isinstance(x, Tensor) and x.requires_grad and isinstance(gradient, Tensor)
-    ]
-
-
-_trials = 0
-
-
-@contextmanager
-def _trial() -> Iterator[None]:
-    global _trials
-    _trials += 1
-    try:
-        yield
-    finally:
-        _trials -= 1
-
-
-def is_trial() -> bool:
-    """Whether what runs now is tried by the checker, and is no part of the program."""
-    return _trials > 0
-
-
-class _Communication:
-    """Whether ranks exchange anything in a block by a collective of torch, whose group has all its ranks always."""
-
-    def __enter__(self) -> None:
-        self.before = _count
-
-    def __exit__(self, *_: object) -> None:
-        self.elsewhere = _count != self.before
-
-
-_count = 0
-
-
-def exchanged() -> None:
-    """A collective of torch runs."""
-    global _count
-    _count += 1
-
-
-_LARGEST: Final = 100_000
-_LARGEST_MADE_UP: Final = 2_000_000
-
-
-def _demand_adjoint(cls: Any, args: tuple[Any, ...]) -> str:
-    """Backward against central differences, in double precision, as if every axis had one rank.
-
-    Of tensors without values, where all are of real numbers, with values that are made up. Returns why it was not
-    tried: whole numbers may be an index, and their values not known; very large ones; where only one dtype is known.
-    """
-    places = [n for n, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad and x.is_floating_point()]
-    tensors = [x for x in args if isinstance(x, Tensor)]
-    made_up = any(x.is_meta for x in tensors)
-    most = _LARGEST_MADE_UP if made_up else _LARGEST
-    if any(x.numel() > most or type(x) not in (Tensor, torch.nn.Parameter) for x in tensors):
-        return "its tensors have no values, or very many"
-    if made_up and not all(x.is_floating_point() for x in tensors):
-        return "its tensors have no values, or very many"
-    with torch._C.DisableTorchFunction(), torch.enable_grad():
-        generator = torch.Generator().manual_seed(0)
-        exact = [
-            (_random(x, generator, "cpu") if x.is_meta else x.detach().double()).requires_grad_(n in places)
-            if isinstance(x, Tensor) and x.is_floating_point()
-            else x
-            for n, x in enumerate(args)
-        ]
-        way = {n: _random(args[n], generator, exact[n].device) for n in places}
-
-        def at(step: float) -> list[Tensor]:
-            moved = [x.detach() + step * way[n] if n in way else x for n, x in enumerate(exact)]
-            outputs = cls.apply(*moved)
-            return [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
-
-        step = 1e-5
-        try:
-            outputs = cls.apply(*exact)
-            ahead, behind = at(step), at(-step)
-        except (RuntimeError, TypeError):
-            return "it does not run in double precision"
-        outputs = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
-        kept = [n for n, x in enumerate(outputs) if x.requires_grad and x.dtype == torch.float64]
-        if not kept:
-            return "its outputs are not in double precision"
-        seeds = [_random(outputs[n], generator, outputs[n].device) for n in kept]
-        gradients = torch.autograd.grad(
-            [outputs[n] for n in kept], [exact[n] for n in places], seeds, allow_unused=True
-        )
-        forward = sum(
-            float(((ahead[n] - behind[n]) / (2 * step) * seed).sum()) for n, seed in zip(kept, seeds, strict=True)
-        )
-        backward = sum(
-            float((gradient * way[n]).sum())
-            for n, gradient in zip(places, gradients, strict=True)
-            if gradient is not None
-        )
-    if made_up and not math.isfinite(forward + backward):
-        return "its tensors have no values, and made-up ones give none that are finite"
-    if abs(forward - backward) > 1e-4 * max(1.0, abs(forward), abs(backward)):
+def _demand_each(cls: Any, args: Sequence[Any], gradients: Sequence[Any]) -> None:
+    if len(gradients) < len(args) or any(each is not None for each in gradients[len(args) :]):
         raise _named(
             cls,
             Refused(
-                f"backward of {cls.__name__} says that a small step changes its output by {backward:.6g} along a "
-                f"random direction, and it changes by {forward:.6g}",
-                "the gradient of a Function is the transpose of what its forward does",
-                "mend backward; or, of an estimator that is meant to differ: register_autograd_function(adjoint=False)",
+                f"backward of {cls.__name__} returns {len(gradients)} gradients, and forward takes {len(args)} "
+                "arguments",
+                "each argument of forward has a gradient, None where it needs none",
+                f"one for each of {', '.join(argument_names(cls))}",
                 code=Code.FUNCTION,
             ),
         )
-    return ""
 
 
-def _random(like: Tensor, generator: torch.Generator, device: torch.device | str) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(device)
+def _demand_shape(cls: Any, name: str, x: Tensor, gradient: Tensor) -> None:
+    shape, found = tuple(x.shape), tuple(gradient.shape)
+    aligned = zip(reversed(shape), reversed(found), strict=False)
+    if len(shape) <= len(found) and all(n in (1, m) for n, m in aligned):
+        return  # autograd sums what was spread
+    raise _named(
+        cls,
+        Refused(
+            f"backward of {cls.__name__} returns a gradient of shape {found} for {name}, which is {shape} on this rank",
+            "a gradient has the shape of its tensor",
+            f"mend backward: a collective in it takes or leaves another dim than forward does; it returns {shape}",
+            code=Code.FUNCTION,
+        ),
+    )
+
+
+def _pairs(cls: Any, args: tuple[Any, ...], gradients: Sequence[Any]) -> list[tuple[str, Tensor, Tensor]]:
+    return [
+        (name, x, gradient)
+        for name, x, gradient in zip(argument_names(cls), args, gradients, strict=False)
+        if isinstance(x, Tensor) and x.requires_grad and isinstance(gradient, Tensor)
+    ]

@@ -32,20 +32,26 @@ def multi_head_attention(
     use_separate_proj_weight: bool = False,
     average_attn_weights: bool = True,
     is_causal: bool = False,
+    q_proj_weight: Operand | None = None,
+    k_proj_weight: Operand | None = None,
+    v_proj_weight: Operand | None = None,
     **others: Any,
 ) -> tuple[Result | None, ...]:
     """query[L, N, E], key and value[S, N, E] -> [L, N, E], and the weights[N, L, S]; keys and features are whole."""
-    given = [query, key, value, in_proj_weight]
-    if any(each is not None for each in (bias_k, bias_v, *others.values())) or use_separate_proj_weight:
-        raise TypeError("a bias of keys, or projections of their own")
+    own = {"q_proj_weight": q_proj_weight, "k_proj_weight": k_proj_weight, "v_proj_weight": v_proj_weight}
+    projections = own if use_separate_proj_weight else {"in_proj_weight": in_proj_weight}
+    given = [query, key, value, *projections.values()]
+    if any(each is not None for each in (bias_k, bias_v, *others.values())):
+        raise TypeError("a bias of keys")
     if (training and dropout_p) or not average_attn_weights or len(query.shape) != 3 or None in given:
         raise TypeError("dropout, weights of each head, or no batch")
     terms = [
         Term("query", query, ("L", "N", "E")),
         Term("key", key, ("S", "N", "E of keys")),
         Term("value", value, ("S", "N", "E of values")),
-        Term("in_proj_weight", in_proj_weight, ("3E", "in")),  # type: ignore[arg-type]
+        *(Term(name, each, ((name, "out"), (name, "in"))) for name, each in projections.items() if each is not None),
     ]
+    whole = [(name, end) for name in projections for end in ("out", "in")]
     shapes: tuple[tuple[str, Any, Labels], ...] = (
         ("in_proj_bias", in_proj_bias, ("3E",)),
         ("key_padding_mask", key_padding_mask, ("N", "S")),
@@ -55,7 +61,7 @@ def multi_head_attention(
         raise TypeError("a mask for each head")
     terms += [Term(name, x, labels) for name, x, labels in shapes if x is not None]
     inside = [Factor(n, linear=False) for n in range(len(terms))]
-    along: dict[Label, str] = dict.fromkeys(("S", "E", "E of keys", "E of values", "3E", "in", "heads"), "")
+    along: dict[Label, str] = dict.fromkeys(("S", "E", "E of keys", "E of values", "3E", "heads", *whole), "")
     if is_causal:
         along["L"] = ""
     weights = propagate("multi_head_attention_forward", terms, (inside,), ("N", "L", "S"), along=along)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Final
 
@@ -139,6 +140,8 @@ def _meant(input: Operand, items: list[Any]) -> list[Any]:
     """
     found, dim = [], 0
     for item in items:
+        if isinstance(item, Cut) and _is_full(item, input.whole[dim]):
+            item = FULL
         ends = item[:3] if isinstance(item, Cut) else (item,)
         for end in ends:
             if isinstance(end, Number) and end.origin.source is Source.LENGTH:
@@ -148,6 +151,12 @@ def _meant(input: Operand, items: list[Any]) -> list[Any]:
         found.append(item)
         dim += 0 if item is None else len(_place_of(item))
     return found
+
+
+def _is_full(cut: Cut, length: int) -> bool:
+    """Whether a slice takes all of so many positions, in order."""
+    plain = all(type(end) in (int, type(None)) for end in cut[:3])
+    return plain and range(length)[slice(*cut[:3])] == range(length)
 
 
 def ends_at(input: Operand, dim: int, length: Number) -> bool:
@@ -205,8 +214,10 @@ def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     labels: Labels = tuple(range(len(input.shape)))
     count = max(len(each.shape) for each in tensors)
     picked = tuple(("picked", n) for n in range(count))
-    own = {dim for dim, each in zip(at, tensors, strict=True) if _is_all(input, dim, each)}
-    labels = tuple(picked[-1] if dim in own else dim for dim in labels)
+    own = {
+        dim: place for dim, each in zip(at, tensors, strict=True) if (place := _all_of(input, dim, each)) is not None
+    }
+    labels = tuple(picked[own[dim]] if dim in own else dim for dim in labels)
     rest = [(dim, each) for dim, each in zip(at, tensors, strict=True) if dim not in own]
     terms = [Term("input", input, labels)]
     terms += [Term("index", each, picked[count - len(each.shape) :]) for _, each in rest]
@@ -219,9 +230,15 @@ def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     return propagate("indexing", terms, value, out, along=along)
 
 
-def _is_all(input: Operand, dim: int, index: Operand) -> bool:
-    """Whether the places are all that a rank holds of a dim that is cut, in order: the dim itself."""
-    return index.tag.fresh is Fresh.PLACES and index.shape == (input.shape[dim],) and bool(input.layout.sharding(dim))
+def _all_of(input: Operand, dim: int, index: Operand) -> int | None:
+    """Along which dim of the index, from its end, stand all places that a rank holds of a dim that is cut, in order.
+
+    None where others do.
+    """
+    if index.tag.fresh is not Fresh.PLACES or not input.layout.sharding(dim):
+        return None
+    along = [at for at, length in enumerate(index.shape) if length != 1] or [0]
+    return along[0] - len(index.shape) if math.prod(index.shape) == input.shape[dim] else None
 
 
 def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:

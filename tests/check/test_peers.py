@@ -17,14 +17,13 @@ REFUSED = {
     ("bloom", True): (Code.FUNCTION, "GeLUFunction is a custom autograd.Function and says nothing of types"),
     ("gpt2, classes", True): (Code.READ, "__contains__ reads a value that is V"),
     ("gpt2, classes", False): (Code.READ, "__contains__ reads a value that is S(0)"),
-    ("bart", False): (Code.LENGTH, "x.numel() is what this rank holds"),
     ("bloom", False): (Code.WHOLE_MEETS_SHARD, "meets 16 of input"),
     ("deepseek_v3", False): (Code.ALONG_SHARD, "sort needs all of dim 0"),
     ("mixtral", False): (Code.ALONG_SHARD, "sort needs all of dim 0"),
     ("qwen3_moe", False): (Code.ALONG_SHARD, "sort needs all of dim 0"),
 }
 """Model, whether which dim is cut is left out -> what is said. What they read in Python is another value on each rank;
-experts sort the tokens that a rank has, which is a region's work; two count the batch of a rank as if it were all."""
+experts sort the tokens that a rank has, which is a region's work; one repeats a table as often as a rank has rows."""
 
 
 def step(peer, local):
