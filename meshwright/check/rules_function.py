@@ -168,12 +168,14 @@ def _declared(
         each = [said] if isinstance(said, (Mapping, Tensor)) else list(said or ())
         found = [read(one).layout if isinstance(one, Tensor) else SpmdLayout(one) for one in each]
     if len(found) != len(results) or not all(found):
+        by_place = f"; {stamps[0]}, which stands by position, is the outputs: arguments of forward stand behind a *"
+        by_place = by_place if stamps and stamps[0] in given else ""
         raise _named(
             cls,
             Refused(
                 f"{cls.__name__}.{_HOOK} says what {len([one for one in found if one])} of {len(results)} outputs are",
                 "each tensor that comes out has a type",
-                "return one {axis: type} for each output",
+                f"return one {{axis: type}} for each output{by_place}",
                 code=Code.FUNCTION,
             ),
         )
