@@ -158,7 +158,7 @@ def _taken_over(check: TypeCheck, target: Operand, given: list[tuple[str, Any]])
                 raise along_shard(axis, name, kind, "a write into a part of an untyped buffer", _STATE)
             if kind is P and not target.tag.empty:
                 raise partial_plus(axis, name, "the buffer", None)
-            types[axis] = V if V in (kind, types.get(axis)) else kind
+            types[axis] = V if kind is V else types.get(axis, kind)
     return SpmdLayout(types)
 
 

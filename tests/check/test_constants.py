@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
+from meshwright.comm.grid import ParallelismDims
 from tests.cases.agreement import Held, agrees
 from tests.check.judged import on, refusal
 from tests.denotation import sample
@@ -133,3 +134,16 @@ def test_a_tag_that_is_cut_survives_pickling():
         made = copy.deepcopy(torch.zeros(x.shape[0], 3))
         assert spmd.layout_of(made) == {"tp": S(0)}
         assert spmd.layout_of(x + made) == {"tp": S(0)}
+
+
+def test_a_buffer_takes_the_type_of_the_value_and_not_of_the_places():
+    dims = ParallelismDims(dp_shard=2, tp=2)
+    x = Held(sample((12, 6), 1), {"tp": I, "dp": S(1)})
+    places = Held(torch.arange(12).flip(0), {"tp": R, "dp": I}, wants=False)
+
+    def turned(x, i):
+        out = torch.zeros_like(x)
+        out[i] = x
+        return out
+
+    assert agrees(turned, dims, x=x, i=places) == x.layout
