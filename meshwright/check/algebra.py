@@ -22,7 +22,7 @@ from meshwright.check.align import aligned_factors, regrouped
 from meshwright.check.axis import On, Part, is_zero, on_axis
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused
-from meshwright.check.tag import CONSTANT, ZERO, Tag, typed
+from meshwright.check.tag import CONSTANT, ZERO, Fresh, Tag, constant, typed
 from meshwright.check.term import Label, Labels, Sum, Term
 from meshwright.codes import Code
 from meshwright.comm.number import Number, Source
@@ -67,7 +67,9 @@ def propagate(
     fine = aligned_factors(_bare(parts), frozenset(lengths or ()))
     needed = {each: instead for label, instead in (along or {}).items() for each in fine.of(label)}
     result = _propagated(op, fine.parts, value, fine.labels(out), needed, lengths or {})
-    return Result(*regrouped(result.tag, result.whole, [len(fine.of(label)) for label in out]))
+    tag, whole = regrouped(result.tag, result.whole, [len(fine.of(label)) for label in out])
+    fresh = result.tag.fresh
+    return Result(tag if fresh is None else constant(tag.layout, fresh, tag.factors), whole)
 
 
 def _demand_no_average(ranks: Number, terms: Sequence[Term]) -> None:
@@ -104,7 +106,10 @@ def _propagated(
     found = {axis: on_axis(axis, op, parts, value, set(out), along) for axis in axes}
     orders = {label: _order(label, parts) for label in length}
     counted = frozenset(axis for axis, one in found.items() if one.counted)
-    return Result(typed(_layout(found, orders, out), counted), whole)
+    layout = _layout(found, orders, out)
+    if all(part.fresh is not None for part in parts) and all(is_zero(product, parts) for product in value):
+        return Result(constant(layout, Fresh.ZERO), whole)
+    return Result(typed(layout, counted), whole)
 
 
 def demand_kept(op: str, target: Operand, result: Result) -> None:

@@ -75,9 +75,13 @@ class Part:
     def without(self, labels: set[Label]) -> Part:
         """The part without the dims of these labels."""
         kept = [dim for dim, label in enumerate(self.labels) if label not in labels]
+        if len(kept) == len(self.labels):
+            return self
         whole, local = (tuple(each[dim] for dim in kept) for each in (self.whole, self.local))
         uncut = SpmdLayout({axis: kind for axis, kind in self.layout.items() if not isinstance(kind, Shard)})
-        return replace(self, labels=tuple(self.labels[dim] for dim in kept), whole=whole, local=local, layout=uncut)
+        return replace(
+            self, labels=tuple(self.labels[dim] for dim in kept), whole=whole, local=local, layout=uncut, factors=None
+        )
 
     def dim_of(self, label: Label) -> int | None:
         """The dim with `label`, if there is one and it is not one position that is spread over all."""

@@ -24,29 +24,42 @@ def are_cut(
 ) -> bool:
     """Whether constants, of which a call is made, or what it makes of them, are cut as a sharded dim is.
 
-    What needs the dim in one piece makes a constant like any: as Python reads it, of what it has at hand.
+    A constant is alike along the dim that is cut, and so is its mean, or its greatest value, on each rank what it is on
+    all: what `_READ` makes of one is a constant like any.
 
     Errors: `Refused` where the local length of a dim becomes a value of what is alike on all ranks.
     """
     made = _made_as_long(check, rule, given, named) if check.numbers else False
-    if not made and not any(each.tag.fresh is not None and each.layout.cut for each in seen):
+    if made is None:
+        return False
+    if not made and not any(each.tag.fresh is not None and (each.layout.cut or each.partial) for each in seen):
         return False
     if not all(each.tag.fresh is not None for each in seen):
         return False
+    partial = any(each.partial for each in seen)
+    if rule.name in _READ and not partial:
+        return made or not _refused(rule, given, named)
+    return made or not (rule.name in _COMPARE and (partial or check.numbers))
+
+
+def _refused(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
     try:
         rule.infer(*given, **named)
     except Refused:
+        return True
+    except (TypeError, ValueError, IndexError):  # it has no answer, which is said where it is asked
         return False
-    except (TypeError, ValueError, IndexError):
-        return True  # it has no answer, which is said where it is asked
-    return True
+    return False
 
 
-def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    """Whether a constant is made as long as what a rank holds of a sharded dim, and so is cut like it."""
+def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool | None:
+    """Whether a constant is made as long as what a rank holds of a sharded dim, and so is cut like it.
+
+    None where a length says which places of it are taken, or it is asked whether it is as long.
+    """
     if check.local or not any(each.origin.source is Source.LENGTH for each in check.numbers):
         return False
-    cut = False
+    cut: bool | None = False
     try:
         made = rule.infer(*given, **named)
         cut = isinstance(made, Result) and bool(made.tag.layout.cut)
@@ -54,6 +67,7 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
         reads = refused.owned or rule.name in _COMPARE  # of a constant it takes what places it wants
         if refused.code is Code.LENGTH and not reads:
             raise
+        cut = None if refused.code is Code.LENGTH else False
     except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
         pass
     demand_no_fraction(check, rule.name)
@@ -62,18 +76,20 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
 
 _COMPARE: Final = frozenset(form for name in ("eq", "ne", "lt", "le", "gt", "ge") for form in (name, f"__{name}__"))
 """A constant is held against a length by who asks whether it is as long, or full."""
+_READ: Final = frozenset(
+    ["all", "any", "max", "min", "amax", "amin", "mean", "argmax", "argmin", "__getitem__", "select", "narrow"]
+)
+"""Ops that make the same of what is alike along a dim, however much there is of it."""
 
 
-def of_constants(outcomes: Any, zero: bool) -> Any:
-    """What is noted of what a call makes of constants alone: constants, of the types that were found.
-
-    zero: they are zero everywhere.
-    """
+def of_constants(outcomes: Any) -> Any:
+    """What is noted of what a call makes of constants alone: constants, of the types that were found."""
     if outcomes is None:
         return None
-    if hasattr(outcomes, "tag"):
-        return outcomes._replace(tag=constant(outcomes.tag.layout, Fresh.ZERO if zero else Fresh.CONSTANT))
-    return tuple([of_constants(each, zero) for each in outcomes])
+    if not hasattr(outcomes, "tag"):
+        return tuple(map(of_constants, outcomes))
+    tag = outcomes.tag
+    return outcomes._replace(tag=constant(tag.layout, tag.fresh or Fresh.CONSTANT, tag.factors))
 
 
 def is_view(one: Operand, shape: Shape) -> bool:

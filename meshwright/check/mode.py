@@ -222,7 +222,7 @@ class TypeCheck(TorchFunctionMode):
             outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
         if self.numbers:
             demand_no_share(self, rule.name)
-        outcomes = of_constants(outcomes, is_zero(rule, given, named, seen)) if made else outcomes
+        outcomes = of_constants(outcomes) if made else outcomes
         try:
             result = func(*args, **kwargs)
         except (RuntimeError, IndexError) as error:

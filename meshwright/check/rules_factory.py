@@ -73,7 +73,7 @@ def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[s
     if name in ("zeros_like", "empty_like"):
         like = read(args[0] if args else kwargs["input"])
         cuts = SpmdLayout({axis: kind for axis, kind in like.layout.items() if isinstance(kind, Shard)})
-        return made if made.fresh is None or like.factors is not None else constant(cuts, made.fresh)
+        return made if made.fresh is None else constant(cuts, made.fresh, like.factors if cuts else None)
     if name not in _SIZED:
         return made
     given = args[1:] if name.startswith("new_") else args

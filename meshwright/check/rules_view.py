@@ -151,6 +151,8 @@ def spread(input: Operand, result: Result, at: int, length: Number) -> Result:
         if kind in (R, I):
             types[axis] = S(at)
             total *= input.degree.get(axis, 1)
+        elif input.degree.get(axis, 1) > 1:  # a rank would have as many positions of what is not alike on all
+            raise placed_by(length, "expand")
     whole = (*result.whole[:at], total, *result.whole[at + 1 :])
     return Result(typed(SpmdLayout(types), result.tag.counted), whole)
 

@@ -103,13 +103,13 @@ def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE, factors: Factors
     return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted, factors=factors))
 
 
-def constant(layout: SpmdLayout, fresh: Fresh) -> Tag:
+def constant(layout: SpmdLayout, fresh: Fresh, factors: Factors | None = None) -> Tag:
     """The tag of what a factory made, cut as `layout` says; the same object for the same layout."""
-    return _constants.setdefault((layout, fresh), Tag(layout, fresh))
+    return _constants.setdefault((layout, fresh, factors), Tag(layout, fresh, factors=factors))
 
 
-_constants: Final[dict[tuple[SpmdLayout, Fresh], Tag]] = {
-    (_NOTHING, tag.fresh): tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is not None
+_constants: Final[dict[tuple[SpmdLayout, Fresh, Factors | None], Tag]] = {
+    (_NOTHING, tag.fresh, None): tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is not None
 }
 
 
@@ -117,7 +117,7 @@ def _restored(
     kinds: tuple[tuple[str, str], ...], fresh: str | None, counted: tuple[str, ...], factors: Factors | None
 ) -> Tag:
     layout = SpmdLayout({axis: _kind(text) for axis, text in kinds})
-    return typed(layout, frozenset(counted), factors) if fresh is None else constant(layout, Fresh(fresh))
+    return typed(layout, frozenset(counted), factors) if fresh is None else constant(layout, Fresh(fresh), factors)
 
 
 def _kind(text: str) -> SpmdType:

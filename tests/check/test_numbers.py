@@ -102,7 +102,7 @@ def test_a_length_is_an_int_like_any(name):
     assert str(found) == str(CUT.get(name, {}) if isinstance(wanted, torch.Tensor) else wanted)
 
 
-CUT = {name: {"tp": S(0)} for name in ("expanded", "broadcast", "mapped over")} | {"zeros by numbers": {"tp": S(1)}}
+CUT = {name: {"tp": S(0)} for name in ("broadcast", "mapped over")} | {"zeros by numbers": {"tp": S(1)}}
 """Constants that are as long as what a rank holds are cut as that is."""
 
 

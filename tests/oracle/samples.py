@@ -9,6 +9,7 @@ from typing import Final
 from meshwright.check.rule import INFER, RULES, Pure
 from tests.oracle.sample import Sample
 from tests.oracle.samples_algebra import LINEAR_ALGEBRA, SPECTRA
+from tests.oracle.samples_constants import CONSTANTS
 from tests.oracle.samples_experts import EXPERTS
 from tests.oracle.samples_flex import FLEX
 from tests.oracle.samples_foreach import LISTS
@@ -23,6 +24,7 @@ SAMPLES: Final[tuple[Sample, ...]] = (
     *MATMUL,
     *FLEX,
     *EXPERTS,
+    *CONSTANTS,
     *REDUCE,
     *VIEW,
     *NORMS,
