@@ -30,10 +30,11 @@ EXPERTS = ("Jamba", "Olmoe", "GraniteMoe", "Qwen2Moe", "Qwen3Next", "GptOss")
 CUT = {
     **{f"{name}ForCausalLM": (Code.ALONG_SHARD, "sort needs all of dim 0") for name in EXPERTS},
     "SwitchTransformersForConditionalGeneration": (Code.NOT_LINEAR, "greater is not linear"),
+    "MraForMaskedLM": (Code.ALONG_SHARD, "repeat needs all of dim 0"),
     "TimesformerModel": (Code.LENGTH, "the places of indexing"),
 }
 """Where cut dims are followed too: experts take the tokens of a rank, which a region does; Timesformer takes the first
-rows of a dim of which batch and frames are factors, and on one device those are others."""
+rows of a dim of which batch and frames are factors, and on one device those are others; MRA repeats the batch."""
 
 
 def step(name, local):
