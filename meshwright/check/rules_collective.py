@@ -57,6 +57,12 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
         _demand_held(x, stated)
         write(x, UNKNOWN)
         known, counted, seen = SpmdLayout({}), tag.counted, None
+    elif tag.empty and tag.factors is None:  # nothing yet, or zero: of any type, but for where nothing is said
+        seen = check.operand(x)
+        known, counted = (
+            tag.layout.replace(**{axis: stated[axis] for axis in tag.layout if axis in stated}),
+            tag.counted,
+        )
     else:
         seen = check.operand(x)
         known, counted = _verified(check, seen, stated), tag.counted

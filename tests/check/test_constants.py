@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.comm.grid import ParallelismDims
+from meshwright.errors import SpmdTypeError
 from tests.cases.agreement import Held, agrees
 from tests.check.judged import on, refusal
 from tests.denotation import sample
@@ -147,3 +148,14 @@ def test_a_buffer_takes_the_type_of_the_value_and_not_of_the_places():
         return out
 
     assert agrees(turned, dims, x=x, i=places) == x.layout
+
+
+def test_of_an_empty_buffer_its_author_says_what_it_will_be():
+    with spmd.set_current_mesh(spmd.mesh(dp=2, tp=2)), spmd.typecheck():
+        x = spmd.assert_type(torch.ones(2, 3), {"tp": S(0), "dp": S(1)})
+        out = spmd.assert_type(torch.empty(2 * x.shape[0], x.shape[1]), {"tp": R})
+        assert spmd.layout_of(out) == {"tp": R, "dp": S(1)}
+        parts = spmd.assert_type(torch.zeros_like(x), {"tp": P, "dp": R})
+        assert spmd.layout_of(parts) == {"tp": P, "dp": R}
+        with pytest.raises(SpmdTypeError):
+            spmd.assert_type(torch.ones(x.shape[0]), {"tp": R})
