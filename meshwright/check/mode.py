@@ -26,6 +26,7 @@ from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, Spelled, aten_rule
 from meshwright.check.shared import demand_unshared
+from meshwright.check.spread import spread
 from meshwright.check.tag import (
     ASSUMED,
     ATTRIBUTE,
@@ -411,6 +412,12 @@ class TypeCheck(TorchFunctionMode):
                     targets = [self.operand(each) for each in tensors_of(target)]
                     each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
             except Refused as refused:
+                fits = tuple(
+                    spread(a, b, refused, self.mesh, self.degree) for a, b in ((given, call[1]), (named, call[2]))
+                )
+                if fits != (given, named):
+                    given, named = fits
+                    continue
                 if not self.forgets(refused):
                     raise
                 given, named = (forgotten(each, refused, self.mesh, self.degree) for each in (given, named))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,13 +12,24 @@ from meshwright.types.kinds import I, P, R, Shard, SpmdType, V
 from meshwright.types.transition import EXPERT
 
 
+class Short(NamedTuple):
+    """On `axis`, `name` has in its dim `dim` as many positions as a rank has of `other`, which is cut: `held`."""
+
+    axis: str
+    name: str
+    other: str
+    dim: int
+    held: int
+
+
 class Refused(Exception):
     """What is wrong, why, and what to write instead.
 
     code: its kind. cut: the axis whose cut of some dim is all that does not fit: where cuts are forgotten, as in a
     local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call:
-    how the call is named, where the function's own name says nothing. owned: in a region what this
-    rank has of its own may be meant: counts that are P on the axis `cut`, or places that a local length says.
+    how the call is named, where the function's own name says nothing. short: an operand that has as many positions
+    of a dim as a rank has of a cut one. owned: in a region what this rank has of its own may be
+    meant: counts that are P on the axis `cut`, or places that a local length says.
     """
 
     def __init__(
@@ -27,6 +38,7 @@ class Refused(Exception):
         super().__init__(what)
         self.what, self.why, self.fix, self.code, self.cut = what, why, fix, code, cut
         self.owned = False
+        self.short: Short | None = None
         self.operands: tuple[Any, ...] = ()
         self.call = ""
 
@@ -187,7 +199,7 @@ def other_lengths(
             fix = f"where it is made, if it is this rank's part: assert_type({other}, {{{axis!r}: S({dim})}}); or {fix}"
     elif other_kind in (None, R):
         fix = change(other, axis, R, Shard(dim, shard.sizes))
-    return Refused(
+    refused = Refused(
         f"{sharded} is {shard!r} on axis {axis!r}, with {length} positions over all ranks, "
         f"and meets {other_length} of {other}",
         "shapes must fit over all ranks, not only on one",
@@ -195,6 +207,8 @@ def other_lengths(
         code=Code.WHOLE_MEETS_SHARD,
         cut=axis,
     )
+    refused.short = Short(axis, other, sharded, dim, held) if other_length == held else None
+    return refused
 
 
 def other_order(
