@@ -26,7 +26,7 @@ from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
 from meshwright.check.rule import RULES, Handler, Pure, Spelled, aten_rule
 from meshwright.check.shared import demand_unshared
-from meshwright.check.spread import spread
+from meshwright.check.spread import fitted
 from meshwright.check.tag import (
     ASSUMED,
     ATTRIBUTE,
@@ -218,9 +218,11 @@ class TypeCheck(TorchFunctionMode):
         try:
             outcomes = self._answers.outcomes.get(key)
             if outcomes is None:
-                outcomes = self._answers.outcomes[key] = self._decide(rule, given, named, target, (func, args, kwargs))
+                outcomes = self._answers.outcomes[key] = self.decide(rule, given, named, target, (func, args, kwargs))
         except TypeError:  # an argument that cannot be a key
-            outcomes = self._decide(rule, given, named, target, (func, args, kwargs))
+            outcomes = self.decide(rule, given, named, target, (func, args, kwargs))
+        except Refused as refused:
+            outcomes = fitted(self, rule, given, named, target, (func, args, kwargs), refused)
         if self.numbers:
             demand_no_share(self, rule.name)
         outcomes = of_constants(outcomes) if made else outcomes
@@ -399,7 +401,8 @@ class TypeCheck(TorchFunctionMode):
         self.degree = {axis: group.size for axis, group in mesh.items()}
         self._answers = answers_on(mesh)
 
-    def _decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any, call: Applied) -> Any:
+    def decide(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], target: Any, call: Applied) -> Any:
+        """What is to be noted of what a call returns. Errors: `Refused` where its operands do not fit."""
         while True:
             try:
                 results = inferred(rule, given, named, call)
@@ -412,12 +415,6 @@ class TypeCheck(TorchFunctionMode):
                     targets = [self.operand(each) for each in tensors_of(target)]
                     each = [kept(rule.name, target, result) for target, result in zip(targets, each, strict=True)]
             except Refused as refused:
-                fits = tuple(
-                    spread(a, b, refused, self.mesh, self.degree) for a, b in ((given, call[1]), (named, call[2]))
-                )
-                if fits != (given, named):
-                    given, named = fits
-                    continue
                 if not self.forgets(refused):
                     raise
                 given, named = (forgotten(each, refused, self.mesh, self.degree) for each in (given, named))

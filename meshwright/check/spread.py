@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from operator import is_
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from meshwright.check.operand import Operand, operand
+from meshwright.check.answer import Applied
+from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, invariant_meets
+from meshwright.check.rule import Pure
 from meshwright.check.tag import Tag, constant, typed
-from meshwright.comm.transport import Transport
 from meshwright.types.kinds import I, R, S, Shard
 
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
 
-def spread(value: Any, given: Any, refused: Refused, mesh: Mapping[str, Transport], degree: Mapping[str, int]) -> Any:
-    """The operands of a call, of whose tensors `given` are, with S(dim) where one position was expanded to as many as a
-    rank holds of the dim that another has cut: the same objects where none was.
 
-    Errors: `Refused` where such a one is I, and has a gradient.
+def fitted(
+    check: TypeCheck,
+    rule: Pure,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
+    target: Any,
+    call: Applied,
+    refused: Refused,
+) -> Any:
+    """What is to be noted of a call that was refused, where expanded tensors in it fit.
+
+    It is not kept as an answer: other tensors of the same types are no one position.
+
+    Errors: `Refused` where they do not.
+    """
+    while True:
+        values = tuple(_spread(check, seen, x, refused) for seen, x in zip(given, call[1], strict=True))
+        others = {name: _spread(check, seen, call[2][name], refused) for name, seen in named.items()}
+        if all(map(is_, values, given)) and all(others[name] is named[name] for name in named):
+            raise refused
+        given, named = values, others
+        try:
+            return check.decide(rule, given, named, target, call)
+        except Refused as another:
+            refused = another
+
+
+def _spread(check: TypeCheck, value: Any, given: Any, refused: Refused) -> Any:
+    """An operand, of whose tensor `given` is, with S(dim) where one position was expanded to as many as a rank holds of
+    the dim that another has cut; the same object where it was not.
+
+    Errors: `Refused` where it is I, and has a gradient.
     """
     if isinstance(value, tuple) and isinstance(given, (tuple, list)):
-        found = [spread(mine, theirs, refused, mesh, degree) for mine, theirs in zip(value, given, strict=False)]
-        return value if all(a is b for a, b in zip(found, value, strict=True)) else tuple(found)
-    if isinstance(value, Mapping) and isinstance(given, Mapping):
-        return {name: spread(each, given.get(name), refused, mesh, degree) for name, each in value.items()}
+        found = tuple(_spread(check, mine, theirs, refused) for mine, theirs in zip(value, given, strict=True))
+        return value if all(map(is_, found, value)) else found
     if not isinstance(value, Operand) or not isinstance(given, Tensor) or refused.short is None:
         return value
     axis, name, other, dim, held = refused.short
@@ -38,4 +68,4 @@ def spread(value: Any, given: Any, refused: Refused, mesh: Mapping[str, Transpor
         return value
     layout = value.tag.layout.replace(**{axis: S(dim)})
     tag: Tag = typed(layout, value.tag.counted) if value.tag.fresh is None else constant(layout, value.tag.fresh)
-    return operand(tag, value.shape, value.flows, value.dtype, mesh, degree)
+    return check.operand_of(tag, value.shape, value)

@@ -55,3 +55,18 @@ def test_positions_that_are_not_one_do_not_fit():
     dims = on("tp", 2)
     problem = refusal(lambda rank: k.on_rank(dims, rank) + r.on_rank(dims, rank), dims)
     assert problem.code is Code.WHOLE_MEETS_SHARD
+
+
+def test_other_tensors_of_the_same_types_are_judged_for_themselves():
+    k, one, many = (Held(sample(shape, 1), {"tp": kind}) for shape, kind in USED)
+    dims = on("tp", 2)
+
+    def program(rank):
+        heads, whole = k.on_rank(dims, rank), many.on_rank(dims, rank)
+        spmd.layout_of(heads + one.on_rank(dims, rank).expand(-1, -1, 3, -1))
+        return heads + whole
+
+    assert refusal(program, dims).code is Code.WHOLE_MEETS_SHARD
+
+
+USED = (((2, 5, 6, 4), S(2)), ((2, 5, 1, 4), R), ((2, 5, 3, 4), R))
