@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from meshwright.check.algebra import Result
+from meshwright.check.context import active
 from meshwright.check.demand import demand_no_value, tensors_of
+from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
-from meshwright.check.rule import forms, pure, special
+from meshwright.check.rule import RULES, forms, pure, special
 from meshwright.check.seeds import varying_of
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Fresh, Tag, constant, read, typed, write
 from meshwright.comm.number import Number, Source, Whole
@@ -194,6 +196,22 @@ _makes(_CONSTANTS, CONSTANT)
 _makes(_UNIFORM, UNIFORM)
 _makes(_EMPTY, EMPTY)
 _makes(_RANDOM, UNKNOWN)
+
+
+@place(lambda: torch.nn.init, "_no_grad_trunc_normal_")
+def truncated(original: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """One random op to whoever calls it: each rank draws anew what is out of bounds until nothing of its own is."""
+    check = active()
+    if check is None or not mode_is_on():
+        filled: Tensor = original(tensor, *args, **kwargs)
+        return filled
+
+    def trunc_normal_(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return original(*args, **kwargs)
+
+    made: Tensor = check.run(RULES[torch.nn.init.trunc_normal_], trunc_normal_, (tensor, *args), kwargs)
+    return made
 
 
 @pure("ones_like", "full_like")

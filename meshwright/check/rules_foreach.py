@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check.algebra import demand_kept
+from meshwright.check.demand import demand_no_value
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, change, not_linear
@@ -54,6 +55,8 @@ _STEP: Final = Formula.read("input, gradient: input + ~gradient")
 def fused(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A whole optimizer step: parameters and their states keep the parameters' types, which the gradients fit."""
     parameters, gradients, *states = args
+    for name, value in kwargs.items():
+        demand_no_value(check, value, f"the {name} of an optimizer")
     for number, (x, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         held, given = check.operand(x), check.operand(gradient)
         if not held.known:

@@ -222,6 +222,12 @@ def _regrouped(
             cut=axis,
         ) from None
     _demand_meant(input, dims, found, sizes)
+    for wanted, made in zip(sizes, found, strict=True):
+        kept = list(made) in [list(dim) for dim in dims]
+        if isinstance(wanted, Number) and wanted.origin.source is Source.LENGTH and not kept:
+            cut = {axis for factor in made for axis, _ in factor.axes}
+            if wanted.origin.axes.isdisjoint(cut):  # one device would make another dim of it
+                raise placed_by(wanted, "a view")
     for dim, before in enumerate(dims):
         for factor in before:
             if any(kind.sizes is not None for _, kind in factor.axes) and factor not in [f for d in found for f in d]:

@@ -56,7 +56,7 @@ class Followed(np.int64, Number):  # in this order: numpy knows a subclass by th
     def __int__(self) -> int:
         return cast(int, self.plain)
 
-    __index__ = __trunc__ = __floor__ = __ceil__ = __int__
+    __index__ = __trunc__ = __int__
 
     def __bool__(self) -> bool:
         return bool(self.plain)

@@ -9,6 +9,7 @@ are asked.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from enum import Enum
@@ -165,7 +166,8 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
         forward(f"__r{name}__", reflected(function))
     for name in ("neg", "abs", "pos"):
         forward(f"__{name}__", getattr(operator, name))
-    forward("__round__", round)
+    for name in ("round", "ceil", "floor"):
+        forward(f"__{name}__", round if name == "round" else getattr(math, name))
     cls.__divmod__ = _divmod
     cls.__rdivmod__ = reflected(_divmod)
     cls.__float__ = _plain_float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -97,6 +99,11 @@ VALUES = {
     "padded": lambda r, x: F.pad(r, (0, 0, 0, x.shape[0])).mean(),
     "one more": lambda r, x: r[:1].expand(x.shape[0] + 1, WIDTH).sum(),
     "spread where it is whole": lambda r, x: r[: int(x.shape[0])].expand(x.shape[0], WIDTH).sum(),
+    "a view as long": lambda r, x: r.view(x.shape[0], -1).amax(0).sum(),
+    "a view behind it": lambda r, x: r.reshape(-1, x.shape[0]).sum(0),
+    "a dim as several": lambda r, x: r.flatten().unflatten(0, (x.shape[0], -1)).sum(0),
+    "rounded up": lambda r, x: r * math.ceil(x.shape[0] / 3),
+    "rounded down": lambda r, x: r * math.floor(x.shape[0]),
     "copies of many": lambda r, x: r.repeat(x.shape[0], 1).sum(),
     "a mean by ones": lambda r, x: (r.sum() + x.sum()) / torch.ones(x.shape[0]).sum(),
     "a mean by numel": lambda r, x: x.sum() / torch.ones(x.shape[0]).numel(),

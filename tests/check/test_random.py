@@ -82,3 +82,33 @@ def test_a_generator_set_back_is_that_of_all_ranks():
 
 def test_the_p_of_dropout_is_no_local_length():
     refused(lambda: F.dropout(given(R, 4), 1 / given(S(0), 4).shape[0]), Code.LENGTH)
+
+
+@pytest.mark.parametrize("kind", [R, S(0)])
+def test_truncated_normal_values_are_one_random_op(kind):
+    """However often it draws anew what is out of bounds, which reads values."""
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        weight = spmd.assert_type(torch.empty(64, 64), {"tp": kind})
+        torch.manual_seed(0)
+        torch.nn.init.trunc_normal_(weight, std=0.02, a=-0.02, b=0.02)
+        assert spmd.layout_of(weight) == {"tp": kind}
+    assert weight.abs().max() <= 0.02
+
+
+def test_truncated_normal_values_of_another_size_on_one_device_are_refused():
+    def program():
+        x = given(S(0), 4, 2, wants=False)
+        return torch.nn.init.trunc_normal_(x, std=1.0 / x.shape[0])
+
+    refused(program, Code.LENGTH)
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "eps"])
+def test_a_fused_optimizer_takes_no_local_length(name):
+    def program():
+        weight = given(I, 3)
+        optimizer = torch.optim.AdamW([weight], **{name: 0.1 / given(S(0), 4, 2).shape[0]}, fused=True)
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+    refused(program, Code.LENGTH)
