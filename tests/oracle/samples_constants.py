@@ -56,7 +56,7 @@ CONSTANTS: list[Sample] = [
     sample("add", lambda x: x + torch.zeros(x.shape[0], 1, dtype=F64), X),
     sample("add", added, X, X),
     sample("mul", lambda x: torch.zeros_like(x) * 3.0 + x, X),
-    sample("reciprocal", lambda x: x * (1.0 / ones(x).sum()), X),
+    sample("rdiv", lambda x: x * (1.0 / ones(x).sum()), X),
     sample("gt", lambda x: x * (ones(x).sum() > 0), X),
     sample("masked_fill", lambda x: x.masked_fill((two(1, 1) > 1).expand(x.shape), 2.0), X),
     sample("where", lambda x: torch.where((two(1, 1) > 1).expand(x.shape), x, torch.zeros_like(x)), X),
