@@ -224,7 +224,10 @@ def _sum(axis: str, products: Sequence[tuple[Sequence[Factor], On]], on: Sequenc
         if one.kind is not P:
             constant = all(part.fresh is not None for part in _summed(product, on))
             shown = None if constant else one.kind
-            raise refusal.partial_plus(axis, _name(partial[0][0], on), _name(product, on), shown)
+            part = partial[0][1].part
+            dim = part.dim_of(one.label) if isinstance(one.kind, Shard) else None
+            spread = isinstance(one.kind, Shard) and (dim is None or part.whole[dim] == 1)
+            raise refusal.partial_plus(axis, _name(partial[0][0], on), _name(product, on), shown, has_dim=not spread)
     return partial[0][1]
 
 

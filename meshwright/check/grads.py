@@ -216,7 +216,7 @@ def _demand_seeds(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> No
                 _as_dual("gradient", axis, known, kind)
                 if seed is not None
                 else f"a sum over {axis}: loss.sum(), which is P where a dim of the loss is sharded; or of V "
-                f"reinterpret(loss, {axis!r}, src=V, dst=P)",
+                f"reinterpret(loss, {axis!r}, src=V, dst=P), if the sum of what the ranks have is meant",
                 code=Code.SEED,
             )
 

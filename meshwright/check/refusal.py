@@ -83,6 +83,8 @@ def invariant_meets(axis: str, name: str, other: str, kind: SpmdType, dim: int |
         fix = change(name, axis, I, Shard(dim, kind.sizes))
     elif kind is P:
         fix = change(other, axis, P, I)
+    elif kind is V:
+        fix += f"; or {other} that is the same on every rank"
     return Refused(
         f"on axis {axis!r} {name} is I and {other} is {kind!r}",
         f"{other} is a part of a sum, and {name} is whole on every rank"
@@ -131,15 +133,17 @@ def partial_times(axis: str, name: str, other: str, kind: SpmdType, dim: int | N
     )
 
 
-def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None) -> Refused:
-    """kind: the type of `other`; None where it is a number or a constant."""
+def partial_plus(axis: str, name: str, other: str, kind: SpmdType | None, *, has_dim: bool = True) -> Refused:
+    """kind: of `other`; None where it is a number or a constant. has_dim: `name` has the dim that `other` has cut."""
     shown = "R, a constant" if kind is None else repr(kind)
-    whole = kind if kind is not None and kind is not V else R
+    whole = kind if has_dim and kind is not None and kind is not V else R
     fixes = [change(name, axis, P, whole) + " first"]
     if " * " in name:
         fixes = [f"{change('y', axis, P, whole)}, of y that is {name} alone, before {other} is added"]
-    if kind is R or isinstance(kind, Shard) or kind is V:
+    if kind is R:
         fixes.insert(0, change(other, axis, kind, P))
+    elif has_dim and (isinstance(kind, Shard) or kind is V):
+        fixes.append(change(other, axis, kind, P))
     return Refused(
         f"on axis {axis!r} {name} is P and {other} is {shown}, and they are added",
         f"the sum over {axis} would count {other} once a rank",
