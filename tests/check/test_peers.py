@@ -9,6 +9,7 @@ import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.errors import SpmdTypeError
 from tests.check.peers import PEERS
+from tests.marks import first
 
 transformers = pytest.importorskip("transformers")
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
@@ -46,7 +47,7 @@ def step(peer, local):
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["local", "global"])
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", first(PEERS, 20))
 def test_a_model_of_others_is_right_where_it_is(name, local):
     if (name, local) in REFUSED:
         code, what = REFUSED[name, local]
