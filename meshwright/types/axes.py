@@ -22,3 +22,11 @@ DP_SHARD: Final = "dp_shard"
 """storage: parameters, gradients and optimizer state are split over it"""
 EFSDP: Final = "efsdp"
 """storage of experts: the data-parallel ranks that share an expert"""
+
+_OUTERMOST_FIRST: Final = (PP, DP_REPLICATE, DP, DP_SHARD, EFSDP, CP, TP, TP_KV, TP_COPY, EP)
+_PLACE: Final = {axis: place for place, axis in enumerate(_OUTERMOST_FIRST)}
+
+
+def usual_order(axis: str) -> tuple[int, str]:
+    """The key that sorts axes as they stand in a mesh, and others behind them by name."""
+    return _PLACE.get(axis, len(_PLACE)), axis

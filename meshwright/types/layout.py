@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from meshwright.codes import Code
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
-from meshwright.types.kinds import P, Shard, SpmdType, instead_of, shown_type, split_sizes
+from meshwright.types.axes import usual_order
+from meshwright.types.kinds import P, Shard, SpmdType, V, instead_of, shown_type, split_sizes
 
 
 class SpmdLayout(Mapping[str, SpmdType]):
@@ -75,7 +76,7 @@ class SpmdLayout(Mapping[str, SpmdType]):
         found = cls._interned.get(key)
         if found is None:
             found = super().__new__(cls)
-            found._types = dict(types)
+            found._types = _in_order(types, orders)
             found._hash = hash(key)
             found.cut = bool(orders)
             found = cls._interned.setdefault(key, found)
@@ -131,6 +132,11 @@ class SpmdLayout(Mapping[str, SpmdType]):
         """The axes on which a sum is pending."""
         return tuple(axis for axis, kind in self.items() if kind is P)
 
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The axes on which each rank has its own."""
+        return tuple(axis for axis, kind in self.items() if kind is V)
+
     def span(self, dim: int, length: int, degree: Mapping[str, int], index: Mapping[str, int]) -> range:
         """The positions of dim `dim` (global length `length`) that the rank at `index` holds.
 
@@ -147,6 +153,20 @@ class SpmdLayout(Mapping[str, SpmdType]):
     ) -> tuple[int, ...]:
         """The shape on the rank at `index` of a tensor of global `shape`."""
         return tuple(len(self.span(dim, length, degree, index)) for dim, length in enumerate(shape))
+
+
+def _in_order(types: Mapping[str, SpmdType], orders: Mapping[int, list[str]]) -> dict[str, SpmdType]:
+    """The types with axes in the usual order, except that of those that shard one dim the outermost stands first.
+
+    So equal layouts are printed alike, whichever of them was made first.
+    """
+    left = {dim: iter(axes) for dim, axes in orders.items()}
+    ordered: dict[str, SpmdType] = {}
+    for axis in sorted(types, key=usual_order):
+        kind = types[axis]
+        named = next(left[kind.dim]) if isinstance(kind, Shard) else axis
+        ordered[named] = types[named]
+    return ordered
 
 
 def _piece(held: range, kind: SpmdType, parts: int, index: int) -> range:
