@@ -62,6 +62,7 @@ def propagate(
     for term in terms:
         if isinstance(term.given, Number) and term.given.origin.source is Source.SIZE:
             _demand_no_average(term.given, terms)
+    _demand_no_own_places(terms)
     if not any(part.factors for part in parts):
         return _propagated(op, parts, value, out, along or {}, lengths or {})
     fine = aligned_factors(_bare(parts), frozenset(lengths or ()))
@@ -82,6 +83,19 @@ def _demand_no_average(ranks: Number, terms: Sequence[Term]) -> None:
             for axis, kind in term.given.layout.items():
                 if axis in ranks.origin.axes and (isinstance(kind, Shard) or kind is V):
                     raise refusal.averaged(axis, term.name, kind, ranks)
+
+
+def _demand_no_own_places(terms: Sequence[Term]) -> None:
+    """Places counted from 0 on each rank are not those of what is one tensor over the ranks.
+
+    Errors: `Refused` where they meet it.
+    """
+    given = [(term.name, term.given) for term in terms if isinstance(term.given, Operand)]
+    for name, places in given:
+        for axis in places.layout if places.tag.fresh is Fresh.PLACES else ():
+            for other, operand in given:
+                if operand.tag.fresh is None and (kind := operand.layout.get(axis, V)) is not V:
+                    raise refusal.own_places(axis, name, other, kind)
 
 
 def _bare(parts: Sequence[Part]) -> list[Part]:

@@ -41,6 +41,17 @@ def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], call:
         raise _unanswered(rule, error, *call) from error
 
 
+def refusal_of(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Refused | None:
+    """What the rule refuses of a call; None where it answers, and where it has no answer, which is said elsewhere."""
+    try:
+        rule.infer(*given, **named)
+    except Refused as refused:
+        return refused
+    except (TypeError, ValueError, IndexError):
+        return None
+    return None
+
+
 Applied = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 """A function, its arguments and its keyword arguments."""
 

@@ -6,14 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from torch import Tensor
+
 from meshwright.check.algebra import Result
-from meshwright.check.demand import demand_no_fraction
-from meshwright.check.operand import Operand, Shape
+from meshwright.check.answer import refusal_of
+from meshwright.check.demand import demand_no_share
+from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused
 from meshwright.check.rule import Pure
 from meshwright.check.tag import Fresh, constant
 from meshwright.codes import Code
-from meshwright.comm.number import Source
+from meshwright.comm.number import is_length
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -38,18 +41,8 @@ def are_cut(
         return False
     partial = any(each.partial for each in seen)
     if rule.name in _READ and not partial:
-        return made or not _refused(rule, given, named)
+        return made or refusal_of(rule, given, named) is None
     return made or not (rule.name in _COMPARE and (partial or check.numbers))
-
-
-def _refused(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    try:
-        rule.infer(*given, **named)
-    except Refused:
-        return True
-    except (TypeError, ValueError, IndexError):  # it has no answer, which is said where it is asked
-        return False
-    return False
 
 
 def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool | None:
@@ -57,7 +50,7 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
 
     None where a length says which places of it are taken, or it is asked whether it is as long.
     """
-    if check.local or not any(each.origin.source is Source.LENGTH for each in check.numbers):
+    if check.local or not any(map(is_length, check.numbers)):
         return False
     cut: bool | None = False
     try:
@@ -70,7 +63,7 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
         cut = None if refused.code is Code.LENGTH else False
     except (TypeError, ValueError, IndexError):  # a form of the call of which no rule is needed
         pass
-    demand_no_fraction(check, rule.name)
+    demand_no_share(check, rule.name, constants=True)
     return cut
 
 
@@ -92,9 +85,13 @@ def of_constants(outcomes: Any) -> Any:
     return outcomes._replace(tag=constant(tag.layout, tag.fresh or Fresh.CONSTANT, tag.factors))
 
 
-def is_view(one: Operand, shape: Shape) -> bool:
-    """Whether a view of such a shape is what the tensor is: nothing yet, or all places, with dims of one added."""
-    return one.tag.empty or (one.tag.fresh is Fresh.PLACES and math.prod(shape) == math.prod(one.shape))
+def is_view(seen: Sequence[Operand], made: Any) -> bool:
+    """Whether what a call made of one tensor is a view that is what the tensor is: nothing yet, or all places."""
+    if len(seen) != 1 or not isinstance(made, Tensor) or made._base is None:
+        return False
+    (one,) = seen
+    places = one.tag.fresh is Fresh.PLACES and math.prod(made.shape) == math.prod(one.shape)
+    return places or (one.tag.empty and not one.layout)
 
 
 def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: Sequence[Operand]) -> bool:

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from torch import Tensor
 
 from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.refusal import rounded, typed_number
 from meshwright.check.tag import read
-from meshwright.comm.number import Number, Real, Source
+from meshwright.comm.number import Real, is_length
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
+T = TypeVar("T")
 
-def demand_no_share(check: TypeCheck, op: str) -> None:
+
+def demand_no_share(check: TypeCheck, op: str, *, constants: bool = False) -> None:
     """The local length of a sharded dim is a length of dims that are cut alike, and no other number that an op takes.
 
-    Errors: `Refused`.
-    """
-    for number in check.numbers:
-        if isinstance(number, Real) or op not in _TAKE_LENGTHS:
-            demand_no_value(check, number, f"what {op} computes")
-
-
-def demand_no_fraction(check: TypeCheck, op: str) -> None:
-    """What is computed of a local length is no length any more: no op takes it as a number.
+    What is a fraction of it is no length any more. constants: the op takes those alone, which may have any length.
 
     Errors: `Refused`.
     """
     for number in check.numbers:
-        if isinstance(number, Real):
+        if isinstance(number, Real) or not (constants or op in _TAKE_LENGTHS):
             demand_no_value(check, number, f"what {op} computes")
 
 
@@ -49,7 +43,7 @@ def demand_no_value(check: TypeCheck, value: Any, name: str) -> None:
 
     Errors: `Refused`.
     """
-    if isinstance(value, Number) and value.origin.source is Source.LENGTH and not check.local:
+    if is_length(value) and not check.local:
         raise typed_number(value, name)
 
 
@@ -67,8 +61,13 @@ def demand_exact(op: str, part: Operand, result: Any) -> None:
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
     """Those of a tensor, or of a list or tuple of what has some."""
-    if isinstance(value, Tensor):
+    return found_in(value, Tensor)
+
+
+def found_in(value: Any, kind: type[T]) -> Iterator[T]:
+    """What is of that kind: the value itself, or what a list or tuple has of it."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from tensors_of(each)
+            yield from found_in(each, kind)

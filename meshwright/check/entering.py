@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from meshwright.check.author import Types, layout_of
+from meshwright.check.closure import closed_over
 
 
 class Entering(NamedTuple):
@@ -24,16 +25,12 @@ class Entering(NamedTuple):
 def undeclarable(args: tuple[Any, ...], kwargs: Mapping[str, Any], function: Callable[..., Any]) -> Iterator[Entering]:
     """What a region takes by keyword, and what its function knows besides: of its closure, its module, its defaults."""
     seen = {id(x) for x in tree_leaves(args) if isinstance(x, Tensor)}
-    for name, value in (*_by_keyword(kwargs), *_known_to(function, args)):
+    by_keyword = [(f"argument {name!r}", value) for name, value in kwargs.items()]
+    for name, value in (*by_keyword, *_known_to(function, args)):
         for x in _tensors(value):
             if id(x) not in seen:
                 seen.add(id(x))
                 yield Entering(name, x, layout_of(x), None)
-
-
-def _by_keyword(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in kwargs.items():
-        yield f"argument {name!r}", value
 
 
 def _known_to(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -45,13 +42,10 @@ def _known_to(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[t
         if isinstance(function, nn.Module):
             yield f"{type(function).__name__}", function
         return
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    for name, value in closed_over(function):
         yield f"{name!r} of the closure", value
-    for default in (*(getattr(function, "__defaults__", None) or ()), *_defaults_by_name(function)):
+    by_name: Mapping[str, Any] = getattr(function, "__kwdefaults__", None) or {}
+    for default in (*(getattr(function, "__defaults__", None) or ()), *by_name.values()):
         yield "a default", default
     names = _names(code)
     for name in sorted(names & getattr(function, "__globals__", {}).keys()):
@@ -59,10 +53,6 @@ def _known_to(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[t
     for owner in owners:
         if isinstance(owner, nn.Module):
             yield from _of_owner(owner, names, set())
-
-
-def _defaults_by_name(function: Callable[..., Any]) -> tuple[Any, ...]:
-    return tuple((getattr(function, "__kwdefaults__", None) or {}).values())
 
 
 def _names(code: CodeType) -> set[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import CellType
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from meshwright.check.closure import closed_over
 from meshwright.check.function_collectives import Untried
 from meshwright.comm.number import Number, Source
 from meshwright.types.layout import SpmdLayout
@@ -97,10 +97,6 @@ def _around(function: Any, met: set[int]) -> Iterator[Any]:
         return
     met.add(id(plain))
     yield from (plain.__globals__.get(name) for name in plain.__code__.co_names)
-    for cell in plain.__closure__ or ():
-        if cell != _EMPTY:
-            yield cell.cell_contents
-            yield from _around(cell.cell_contents, met)
-
-
-_EMPTY: Final = CellType()
+    for _, value in closed_over(plain):
+        yield value
+        yield from _around(value, met)

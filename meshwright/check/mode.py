@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
-from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept
+from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept, refusal_of
 from meshwright.check.constants import are_cut, is_view, is_zero, of_constants
 from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
@@ -30,12 +30,11 @@ from meshwright.check.spread import fitted
 from meshwright.check.tag import (
     ASSUMED,
     ATTRIBUTE,
-    CONSTANT,
     UNKNOWN,
     VERSION,
-    ZERO,
     Fresh,
     Tag,
+    constant,
     is_stale,
     read,
     typed,
@@ -125,8 +124,7 @@ class TypeCheck(TorchFunctionMode):
             elif type(rule) is Spelled:
                 result = self.judge(rule, func, rule.spell(args), kwargs)
             else:
-                alone = len(args) == 1 and isinstance(args[0], Tensor)
-                result = rule(self, func, args if alone else grounded(args), grounded(kwargs) if kwargs else kwargs)
+                result = rule(self, func, grounded(args), grounded(kwargs) if kwargs else kwargs)
             return result if self.trace is None else numbered(self, result)
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
@@ -229,7 +227,10 @@ class TypeCheck(TorchFunctionMode):
         try:
             result = func(*args, **kwargs)
         except (RuntimeError, IndexError) as error:
-            raise self._reason(rule, given, named, error) from error
+            reason = refusal_of(rule, given, named)  # what is wrong with the types, which a region forgets
+            if reason is None:
+                raise
+            raise reason from error
         into = result if target is None else target
         self.note(outcomes, into)
         if partial:
@@ -321,20 +322,23 @@ class TypeCheck(TorchFunctionMode):
 
         zero: it is zero everywhere.
         """
-        constant = ZERO if zero else CONSTANT
-        tag = constant if seen and all(each.tag.fresh is not None for each in seen) else UNKNOWN
-        if self._places and tag is constant:
-            tag = self._own(tag)
+        tag = self._plain(seen, zero) if seen else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
-                view = len(seen) == 1 and tensor._base is not None and is_view(seen[0], tensor.shape)
-                write(tensor, seen[0].tag if view else tag)
+                write(tensor, seen[0].tag if is_view(seen, tensor) else tag)
         return Parts(result) if type(result) is tuple else result
+
+    def _plain(self, seen: Sequence[Operand], zero: bool) -> Tag:
+        """The tag of what is made of tensors without a type: of constants alone it is one, V where one of them is."""
+        if not all(each.tag.fresh is not None for each in seen):
+            return UNKNOWN
+        own = self._places.union(*[each.layout.varying for each in seen])
+        layout = SpmdLayout(dict.fromkeys(sorted(own), V))
+        return typed(layout) if self._places else constant(layout, Fresh.ZERO if zero else Fresh.CONSTANT)
 
     def note_written(self, result: Any, into: Any, seen: Sequence[Operand], zero: bool = False) -> Any:
         """Tag what a call on tensors without a type has written into, and the memory of it."""
-        constant = ZERO if zero else CONSTANT
-        tag = constant if all(each.tag.fresh is not None for each in seen) else UNKNOWN
+        tag = self._plain(seen, zero)
         for tensor in tensors_of(into):
             write(tensor, tag)
             overwritten(tensor, tag)
@@ -425,16 +429,6 @@ class TypeCheck(TorchFunctionMode):
                 each = [result and replace(result, tag=self._own(result.tag)) for result in each]
             noted = tuple([None if result is None else self._noted(result) for result in each])
             return noted[0] if one else noted
-
-    def _reason(self, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], error: Exception) -> Exception:
-        """What is wrong with the types of a call that torch refuses, where something is: a region forgets which."""
-        try:
-            rule.infer(*given, **named)
-        except Refused as refused:
-            return refused
-        except (TypeError, ValueError, IndexError):
-            return error
-        return error
 
     def _noted(self, result: Result) -> _Outcome:
         whole = result.whole

@@ -26,10 +26,10 @@ class Refused(Exception):
     """What is wrong, why, and what to write instead.
 
     code: its kind. cut: the axis whose cut of some dim is all that does not fit: where cuts are forgotten, as in a
-    local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call:
-    how the call is named, where the function's own name says nothing. short: an operand that has as many positions
-    of a dim as a rank has of a cut one. owned: in a region what this rank has of its own may be
-    meant: counts that are P on the axis `cut`, or places that a local length says.
+    local region, nothing is wrong. operands: those that are to be shown, where that is not all of the call's. call: how
+    the call is named, where the function's own name says nothing. short: an operand that has as many positions of a dim
+    as a rank has of a cut one. owned: in a region what this rank has of its own may be meant: counts that are P on the
+    axis `cut`, or places that a local length says.
     """
 
     def __init__(
@@ -246,6 +246,19 @@ def placed_by(length: Number, op: str) -> Refused:
     refused = typed_number(length, f"the places of {op}")
     refused.owned = True
     return refused
+
+
+def own_places(axis: str, name: str, other: str, kind: SpmdType) -> Refused:
+    """Places as many as a rank holds of a dim meet what is one tensor over the ranks."""
+    return Refused(
+        f"{name} counts from 0 on each rank what this one holds of a dim that is sharded on axis {axis!r}, and meets "
+        f"{other}, which is {kind!r}",
+        "one device would count to the length over all ranks",
+        f"of all: torch.arange(spmd.size(x, 0, {axis!r})); or of a sharded dim the places that are this rank's, "
+        f"of n = x.shape[0]: assert_type(torch.arange(n) + spmd.axis_index({axis!r}) * n, {{{axis!r}: S(0)}})",
+        code=Code.LENGTH,
+        cut=axis,
+    )
 
 
 def typed_number(number: Number, name: str) -> Refused:

@@ -13,7 +13,7 @@ from meshwright.check.formula import Formula
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused, typed_number
-from meshwright.check.rule import Pure, forms, getter, setter, special
+from meshwright.check.rule import Handler, Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, share, write, written
@@ -158,12 +158,18 @@ def whole_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ..
     return int(found)
 
 
-@special(*forms("numel"), *forms("nelement"))
-def counted(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """How many positions a rank holds."""
-    found = func(*args, **kwargs)
-    axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
-    return whole(found, Origin(Source.LENGTH, frozenset(axes), "x.numel()")) if axes else found
+def _counted(text: str) -> Handler:
+    def count(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        found = func(*args, **kwargs)
+        axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
+        return whole(found, Origin(Source.LENGTH, frozenset(axes), text)) if axes else found
+
+    count.__doc__ = f"How much a rank holds: {text}."
+    return count
+
+
+special(*forms("numel"), *forms("nelement"))(_counted("x.numel()"))
+special(getter("nbytes"))(_counted("x.nbytes"))
 
 
 @special(*forms("detach"))

@@ -56,22 +56,17 @@ def _assert(check: TypeCheck, x: Tensor, types: Mapping[str, SpmdType]) -> Tenso
     if tag is UNKNOWN:
         _demand_held(x, stated)
         write(x, UNKNOWN)
-        known, counted, seen = SpmdLayout({}), tag.counted, None
+        known = SpmdLayout({})
     elif tag.empty and tag.factors is None:  # nothing yet, or zero: of any type, but for where nothing is said
-        seen = check.operand(x)
-        known, counted = (
-            tag.layout.replace(**{axis: stated[axis] for axis in tag.layout if axis in stated}),
-            tag.counted,
-        )
+        known = tag.layout.replace(**{axis: stated[axis] for axis in tag.layout if axis in stated})
     else:
-        seen = check.operand(x)
-        known, counted = _verified(check, seen, stated), tag.counted
+        known = _verified(check, check.operand(x), stated)
         if tag.factors is not None and not set(stated) - set(known):
             return x
     layout = _merged(known, stated)
     whole_shape(tuple(x.shape), layout, check.mesh)
     leaf = x.is_leaf and x.requires_grad
-    write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, counted))
+    write(x, Tag(layout, owner=tag.owner, stated=tag.stated or source.line()) if leaf else typed(layout, tag.counted))
     if loose:
         overwritten(x, read(x))
     return x

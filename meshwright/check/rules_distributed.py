@@ -219,13 +219,13 @@ def _after(
 
 def _ours(what: str, axis: str, kind: SpmdType | None) -> str:
     """What to write instead, of a tensor of that type."""
-    if kind in (R, I) and what in ("all_reduce", "reduce", "reduce_scatter", "all_gather", "gather"):
+    if kind in (R, I) and what in (*_REDUCING, *_GATHERING):
         return f"leave the call out: every rank of axis {axis!r} has all of it"
     if isinstance(kind, Shard) and what == "all_to_all":
         return f"all_to_all(x, {axis!r}, src={kind!r}, dst=S(dim)), with the dim that is cut from then on"
-    if what in _LEFT_TO_MOVE and (isinstance(kind, Shard) or (kind is P and what in ("all_gather", "gather"))):
+    if (isinstance(kind, Shard) and what in (*_REDUCING, *_GATHERING)) or (kind is P and what in _GATHERING):
         return change("x", axis, kind, R)
-    if kind is V and what in ("all_reduce", "reduce", "reduce_scatter"):
+    if kind is V and what in _REDUCING:
         ours = RAW[what].ours.format(axis=axis)
         return f"V -> P: reinterpret(x, {axis!r}, src=V, dst=P), if their sum is meant, then {ours}"
     if kind is P and what == "all_reduce":
@@ -233,8 +233,8 @@ def _ours(what: str, axis: str, kind: SpmdType | None) -> str:
     return RAW[what].ours.format(axis=axis)
 
 
-_LEFT_TO_MOVE: Final = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "gather")
-"""Those of which what is asked for is had by moving what a tensor holds, whatever was called."""
+_REDUCING: Final = ("all_reduce", "reduce", "reduce_scatter")
+_GATHERING: Final = ("all_gather", "gather")
 
 
 def _on_axis(what: str, axis: str, layout: SpmdLayout, op: Any) -> SpmdLayout:

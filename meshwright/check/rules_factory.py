@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from meshwright.check.algebra import Result
 from meshwright.check.context import active
-from meshwright.check.demand import demand_no_value, tensors_of
+from meshwright.check.demand import demand_no_value, found_in, tensors_of
 from meshwright.check.intercept import mode_is_on, place
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
 from meshwright.check.rule import RULES, forms, pure, special
 from meshwright.check.seeds import varying_of
 from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Fresh, Tag, constant, read, typed, write
-from meshwright.comm.number import Number, Source, Whole
-from meshwright.types.kinds import I, P, R, S, Shard, V
+from meshwright.comm.number import Number, Source, Whole, is_length
+from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _SIZED: Final = {
 def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tag:
     """`made`, cut along each dim that is as long as what a rank holds of a dim which is cut so.
 
-    Along two dims over one axis no tensor is cut: such a one is no part of what one device makes.
+    Along two dims over one axis no tensor is cut: such a one is no part of what one device makes, and V.
     """
     if name in ("zeros_like", "empty_like"):
         like = read(args[0] if args else kwargs["input"])
@@ -83,12 +83,15 @@ def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[s
     asked = [
         (axis, dim)
         for dim, size in enumerate(sizes)
-        if isinstance(size, Number) and size.origin.source is Source.LENGTH and size.origin.share
+        if is_length(size) and size.origin.share
         for axis in size.origin.order or size.origin.axes
     ]
-    layout = SpmdLayout({axis: S(dim) for axis, dim in asked})
-    if not asked or len(layout) < len(asked):
+    if not asked:
         return made
+    kinds: dict[str, SpmdType] = {}
+    for axis, dim in asked:
+        kinds[axis] = V if axis in kinds else S(dim)
+    layout = SpmdLayout(kinds)
     if made.fresh is not None:
         return constant(layout, made.fresh)
     return typed(layout.replace(**{axis: kind for axis, kind in made.layout.items() if axis not in layout}))
@@ -108,7 +111,7 @@ def _demand_alike(check: TypeCheck, name: str, held: Tag, filled: Tensor | None,
 
     Errors: `Refused`.
     """
-    for number in _numbers(values):
+    for number in found_in(values, Number):
         demand_no_value(check, number, _MADE)
         for axis in number.origin.axes if number.origin.source is Source.INDEX else ():
             if held.layout.get(axis) in (R, I, P) and check.degree.get(axis, 1) > 1:
@@ -147,22 +150,50 @@ def _of_arguments(
     if name in _FILLED:
         demand_no_value(check, kwargs.get("fill_value", args[-1] if args else None), _MADE)
     if name in _COPIES or name == "scalar_tensor":
-        for number in _numbers(values):
+        for number in found_in(values, Number):
             demand_no_value(check, number, _MADE)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
-    for end in args[: _ENDS.get(name, 0)] if len(args) > 1 else args if name == "eye" else ():
-        demand_no_value(check, end, _MADE)
-    if name == "arange" and len(args) == 1 and isinstance(args[0], Number) and args[0].origin.share:
-        return constant(SpmdLayout({}), Fresh.PLACES)
+    if name in _LINES:
+        return _of_line(check, name, args, kwargs)
     return _of_numbers(values, tag)
 
 
 _MADE: Final = "a tensor that is made of it"
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
 _FILLED: Final = ("full", "new_full")
-_ENDS: Final = {"linspace": 3, "logspace": 3, "arange": 1}
-"""Factories of a line of values -> how many of its first numbers are values, where it is given more than a length."""
+_LINES: Final = {
+    "arange": ("start", "end", "step"),
+    "linspace": ("start", "end", "steps"),
+    "logspace": ("start", "end", "steps", "base"),
+    "eye": ("n", "m"),
+    "tril_indices": ("row", "col", "offset"),
+    "triu_indices": ("row", "col", "offset"),
+}
+"""Factories of values that their numbers lay out -> the names of these."""
+_FAR: Final = {"arange": ("end",), "tril_indices": ("row", "col"), "triu_indices": ("row", "col")}
+"""Which of these say how far the values go."""
+
+
+def _of_line(check: TypeCheck, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tag:
+    """The tag of values that numbers lay out: as far as a rank's part of a dim they are its own, and V.
+
+    Errors: `Refused` where a local length is a value.
+    """
+    names = ("end",) if name == "arange" and len(args) == 1 and "end" not in kwargs else _LINES[name]
+    given = {**dict(zip(names, args, strict=False)), **{each: kwargs[each] for each in names if each in kwargs}}
+    axes: set[str] = set()
+    for each, number in given.items():
+        if each not in _FAR.get(name, ()):
+            demand_no_value(check, number, _MADE)
+        elif is_length(number):
+            axes |= number.origin.axes
+    made = _of_numbers(tuple(given.values()), CONSTANT)
+    if made is not CONSTANT or not axes:
+        return made
+    ordered = name == "arange" and not given.get("start") and given.get("step", 1) == 1 and given["end"].origin.share
+    apart = () if check.local else sorted(axis for axis in axes if check.degree.get(axis, 1) > 1)
+    return constant(SpmdLayout(dict.fromkeys(apart, V)), Fresh.PLACES if ordered else Fresh.CONSTANT)
 
 
 def _fills(func: Callable[..., Any]) -> bool:
@@ -175,20 +206,12 @@ def _of_numbers(values: Any, tag: Tag) -> Tag:
     Of one that is made of the rank in the world nothing is known: its author has to say what it is.
     """
     axes: set[str] = set()
-    for number in _numbers(values):
+    for number in found_in(values, Number):
         if number.origin.source is Source.RANK:
             return UNKNOWN
         if number.origin.source is Source.INDEX:
             axes |= number.origin.axes
     return typed(SpmdLayout(dict.fromkeys(sorted(axes), V))) if axes else tag
-
-
-def _numbers(value: Any) -> Iterator[Number]:
-    if isinstance(value, Number):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _numbers(each)
 
 
 _makes(_ZEROS, ZERO)
@@ -220,7 +243,7 @@ def like(input: Operand, *args: Any, **kwargs: Any) -> Result:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Operand) and any(kind not in (R, I) for kind in value.layout.values()):
             raise TypeError("a value that is not the same on every rank")
-        if isinstance(value, Number) and value.origin.source is Source.LENGTH:
+        if is_length(value):
             raise typed_number(value, _MADE)
     types = {axis: R if kind is P else kind for axis, kind in input.tag.layout.items()}
     return Result(typed(SpmdLayout(types), factors=input.tag.factors), input.whole)

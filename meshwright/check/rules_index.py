@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -11,7 +11,7 @@ from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.demand import demand_exact, demand_no_value
 from meshwright.check.forget import forgotten
 from meshwright.check.formula import Formula
-from meshwright.check.operand import Operand
+from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused, along_shard, change, no_rule, partial_plus
 from meshwright.check.rule import INFER, pure, special
 from meshwright.check.rules_pick import getitem, masked_write, pointed, spelled
@@ -63,8 +63,9 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
     mine, theirs = check.operand(target), check.seen_by_rules(value, seen)
     if not any(operand.layout for operand in (mine, *seen)):
         return check.note_written(func(*args, **kwargs), target, [mine, *seen])
-    _demand_same_places(mine, [each for each in seen if each is not theirs])
-    written = _written(check, args, given, mine, theirs, [each for each in seen if each is not theirs])
+    places = [each for each in seen if each is not theirs]
+    _demand_same_places(mine, places)
+    written = _written(check, _Write(given, tuple(target[index].shape)), mine, theirs, places)
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
@@ -100,28 +101,34 @@ def _demand_same_places(target: Operand, index: list[Operand]) -> None:
                 )
 
 
-def _written(
-    check: TypeCheck, args: tuple[Any, ...], given: Any, target: Operand, value: Any, index: list[Operand]
-) -> Tag:
+class _Write(NamedTuple):
+    """Where a write goes. places: the index as rules see it; shape: of what it says, on this rank."""
+
+    places: Any
+    shape: Shape
+
+
+def _written(check: TypeCheck, at: _Write, target: Operand, value: Any, index: list[Operand]) -> Tag:
     """What stands in the target after the write; a buffer that had no type takes it over from the value.
 
     Errors: `Refused` where the types do not fit.
     """
     if target.tag.fresh is None:
-        return _into_part(check, args, given, target, value)
+        return _into_part(check, at, target, value)
     if not target.layout.cut:
         return _into_fresh(check, target, value, index)
     taken = _taken_over(check, target, [("value", value), *_named(index)])
-    _into_part(check, args, given, check.operand_of(typed(taken), target.shape, target), value)
+    _into_part(check, at, check.operand_of(typed(taken), target.shape, target), value)
     alone = all(each.tag.fresh is not None for each in (value, *index) if isinstance(each, Operand))
     return constant(target.layout, Fresh.CONSTANT) if alone else typed(taken)
 
 
-def _into_part(check: TypeCheck, args: tuple[Any, ...], given: Any, target: Operand, value: Any) -> Tag:
+def _into_part(check: TypeCheck, at: _Write, target: Operand, value: Any) -> Tag:
     """What a write makes of the part of a target that has a type: in a region places are those of a rank.
 
     Errors: `Refused` where it would not keep its type.
     """
+    given, shape = at
     while True:
         try:
             written = masked_write(target, given, value)
@@ -129,7 +136,7 @@ def _into_part(check: TypeCheck, args: tuple[Any, ...], given: Any, target: Oper
                 demand_kept("a write", target, written)
             else:
                 region = getitem(target, given)
-                part = check.operand_of(region.tag, tuple(args[0][spelled(args[1])].shape), target)
+                part = check.operand_of(region.tag, shape, target)
                 written = _WRITTEN.infer("a write", (part, value), {})
                 demand_kept("a write", part, written)
             return written.tag
@@ -173,7 +180,7 @@ def _into_fresh(check: TypeCheck, target: Operand, value: Any, index: list[Opera
     held = Term("the buffer", check.operand_of(target.tag, (), target))
     sums = isinstance(value, Operand) and value.partial and target.tag.fresh is not Fresh.EMPTY
     found = propagate("a write", (*terms, held), (product, (Factor(len(terms)),)) if sums else (product,), ())
-    return typed(found.tag.layout, found.tag.counted)
+    return typed(found.tag.layout.replace(**target.layout), found.tag.counted)
 
 
 def _named(index: list[Operand]) -> list[tuple[str, Operand]]:

@@ -15,7 +15,7 @@ from meshwright.check.rule import Spelled, pure, special
 from meshwright.check.rules_view import moved
 from meshwright.check.tag import CONSTANT, Fresh, typed, write
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import Number, is_length
 
 _AHEAD = "take the positions before the dim is cut"
 MASKED: Final[Sum] = ((Factor(0), Factor(1, linear=False)), (Factor(2), Factor(1, linear=False)))
@@ -144,7 +144,7 @@ def _meant(input: Operand, items: list[Any]) -> list[Any]:
             item = FULL
         ends = item[:3] if isinstance(item, Cut) else (item,)
         for end in ends:
-            if isinstance(end, Number) and end.origin.source is Source.LENGTH:
+            if is_length(end):
                 if not (ends == (ends[0] or None, end, None) and ends_at(input, dim, end)):
                     raise placed_by(end, "indexing")
                 item = FULL
@@ -238,7 +238,8 @@ def _all_of(input: Operand, dim: int, index: Operand) -> int | None:
     if index.tag.fresh is not Fresh.PLACES or not input.layout.sharding(dim):
         return None
     along = [at for at, length in enumerate(index.shape) if length != 1] or [0]
-    return along[0] - len(index.shape) if math.prod(index.shape) == input.shape[dim] else None
+    all_of_it = len(along) == 1 and math.prod(index.shape) == input.shape[dim]
+    return along[0] - len(index.shape) if all_of_it else None
 
 
 def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:

@@ -12,7 +12,7 @@ from meshwright.check.rule import pure
 from meshwright.check.rules_pick import at_place, ends_at
 from meshwright.check.rules_view import flat, from_front, moved
 from meshwright.check.term import Factor, Label, Term, linear
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import is_length
 from meshwright.types.kinds import Shard
 
 
@@ -22,7 +22,7 @@ def narrow(input: Operand, dim: int, start: Any, length: int) -> Result:
     (count,) = flat((length,))
     at = from_front(dim, len(input.shape))
     for end in (start, count):
-        if isinstance(end, Number) and end.origin.source is Source.LENGTH:
+        if is_length(end):
             if end is start or start != 0 or not ends_at(input, at, end):
                 raise placed_by(end, "narrow")
             return moved("narrow", input, {n: n for n in range(len(input.shape))}, input.whole)

@@ -19,7 +19,7 @@ from meshwright.check.rule import INFER, RULES, Pure, forms, special
 from meshwright.check.seeds import varying_of
 from meshwright.check.tag import read, typed
 from meshwright.check.term import Term, linear
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import is_length
 from meshwright.types.kinds import I, P, R
 from meshwright.types.layout import SpmdLayout
 
@@ -66,7 +66,7 @@ special(*(function for name in (_MASKING + " " + _SHAPED).split() for function i
 
 def _infer(name: str, varying: frozenset[str], input: Operand, *args: Any, **kwargs: Any) -> Result:
     p = args[0] if args else kwargs.get("p", 0.5)
-    if isinstance(p, Number) and p.origin.source is Source.LENGTH:
+    if is_length(p):
         raise typed_number(p, f"the p of {name}")
     training = args[1] if len(args) > 1 else kwargs.get("training", kwargs.get("train", True))
     if name in _MASKING.split() and (not training or p == 0):

@@ -14,7 +14,7 @@ from meshwright.check.rules_dims import demand_even, relabelled
 from meshwright.check.rules_view import expand, flat, from_front, spread
 from meshwright.check.tag import typed
 from meshwright.check.term import Factor, Label, Labels, Sum, Term, opaque
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import Number, is_length
 from meshwright.types.kinds import R, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -90,7 +90,7 @@ def _as_often(op: str, input: Operand, result: Result, dim: int, length: int, ti
 
     Errors: `Refused` where more than one position is repeated so often.
     """
-    if not isinstance(times, Number) or times.origin.source is not Source.LENGTH:
+    if not is_length(times):
         return result
     if length != 1 or result.tag.factors is not None:
         raise placed_by(times, op)

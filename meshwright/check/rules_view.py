@@ -14,7 +14,7 @@ from meshwright.check.regroup import Unfit, regrouped, resolve
 from meshwright.check.rule import pure
 from meshwright.check.tag import typed
 from meshwright.codes import Code
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import Number, is_length
 from meshwright.types.kinds import I, R, S, Shard
 from meshwright.types.layout import SpmdLayout
 
@@ -129,9 +129,7 @@ def expand(input: Operand, *sizes: Any, implicit: bool = False) -> Result:
 
 def _longer(input: Operand, dim: int, wanted: int) -> bool:
     """Whether a dim that is whole is asked to be as long as what a rank holds of one that is cut."""
-    if not isinstance(wanted, Number) or wanted.origin.source is not Source.LENGTH:
-        return False
-    return wanted.origin.axes.isdisjoint(input.layout.sharding(dim))
+    return is_length(wanted) and wanted.origin.axes.isdisjoint(input.layout.sharding(dim))
 
 
 def spread(input: Operand, result: Result, at: int, length: Number) -> Result:
@@ -224,7 +222,7 @@ def _regrouped(
     _demand_meant(input, dims, found, sizes)
     for wanted, made in zip(sizes, found, strict=True):
         kept = list(made) in [list(dim) for dim in dims]
-        if isinstance(wanted, Number) and wanted.origin.source is Source.LENGTH and not kept:
+        if is_length(wanted) and not kept:
             cut = {axis for factor in made for axis, _ in factor.axes}
             if wanted.origin.axes.isdisjoint(cut):  # one device would make another dim of it
                 raise placed_by(wanted, "a view")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meshwright.check.answer import Applied
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, invariant_meets
+from meshwright.check.refusal import Refused, Short, invariant_meets
 from meshwright.check.rule import Pure
 from meshwright.check.tag import Tag, constant, typed
 from meshwright.types.kinds import I, R, S, Shard
@@ -34,30 +34,31 @@ def fitted(
 
     Errors: `Refused` where they do not.
     """
-    while True:
-        values = tuple(_spread(check, seen, x, refused) for seen, x in zip(given, call[1], strict=True))
-        others = {name: _spread(check, seen, call[2][name], refused) for name, seen in named.items()}
+    while (short := refused.short) is not None:
+        values = tuple(_spread(check, seen, x, short) for seen, x in zip(given, call[1], strict=True))
+        others = {name: _spread(check, seen, call[2][name], short) for name, seen in named.items()}
         if all(map(is_, values, given)) and all(others[name] is named[name] for name in named):
-            raise refused
+            break
         given, named = values, others
         try:
             return check.decide(rule, given, named, target, call)
         except Refused as another:
             refused = another
+    raise refused
 
 
-def _spread(check: TypeCheck, value: Any, given: Any, refused: Refused) -> Any:
+def _spread(check: TypeCheck, value: Any, given: Any, short: Short) -> Any:
     """An operand, of whose tensor `given` is, with S(dim) where one position was expanded to as many as a rank holds of
     the dim that another has cut; the same object where it was not.
 
     Errors: `Refused` where it is I, and has a gradient.
     """
     if isinstance(value, tuple) and isinstance(given, (tuple, list)):
-        found = tuple(_spread(check, mine, theirs, refused) for mine, theirs in zip(value, given, strict=True))
+        found = tuple(_spread(check, mine, theirs, short) for mine, theirs in zip(value, given, strict=True))
         return value if all(map(is_, found, value)) else found
-    if not isinstance(value, Operand) or not isinstance(given, Tensor) or refused.short is None:
+    if not isinstance(value, Operand) or not isinstance(given, Tensor):
         return value
-    axis, name, other, dim, held = refused.short
+    axis, name, other, dim, held = short
     here = dim < given.dim() and given.shape[dim] == held > 1 and given.stride(dim) == 0
     if not here or value.tag.factors is not None or isinstance(value.layout.get(axis), Shard):
         return value

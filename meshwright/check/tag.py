@@ -91,26 +91,25 @@ ASSUMED: Final = Tag(_NOTHING)
 """Something was wrong with it, which was said: it goes with anything until its type is stated."""
 
 _ALONE: Final[frozenset[str]] = frozenset()
-_interned: dict[Any, Tag] = {
-    (_NOTHING, _ALONE, None): UNKNOWN,
+_interned: Final[dict[Any, Tag]] = {
+    (_NOTHING, tag.fresh, _ALONE, None): tag for tag in (UNKNOWN, CONSTANT, EMPTY, UNIFORM, ZERO)
 }
 
 
 def typed(layout: SpmdLayout, counted: frozenset[str] = _ALONE, factors: Factors | None = None) -> Tag:
     """The tag of a tensor of which no more is known; the same object for the same layout."""
-    key = layout, counted, factors
-    found = _interned.get(key)
-    return found if found is not None else _interned.setdefault(key, Tag(layout, counted=counted, factors=factors))
+    return _kept(layout, None, counted, factors)
 
 
 def constant(layout: SpmdLayout, fresh: Fresh, factors: Factors | None = None) -> Tag:
     """The tag of what a factory made, cut as `layout` says; the same object for the same layout."""
-    return _constants.setdefault((layout, fresh, factors), Tag(layout, fresh, factors=factors))
+    return _kept(layout, fresh, _ALONE, factors)
 
 
-_constants: Final[dict[tuple[SpmdLayout, Fresh, Factors | None], Tag]] = {
-    (_NOTHING, tag.fresh, None): tag for tag in (CONSTANT, EMPTY, UNIFORM, ZERO) if tag.fresh is not None
-}
+def _kept(layout: SpmdLayout, fresh: Fresh | None, counted: frozenset[str], factors: Factors | None) -> Tag:
+    key = layout, fresh, counted, factors
+    found = _interned.get(key)
+    return found if found is not None else _interned.setdefault(key, Tag(*key))
 
 
 def _restored(

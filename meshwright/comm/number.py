@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 
 class Source(Enum):
@@ -53,6 +53,11 @@ class Number:
     origin: Origin
     plain: Any
     """The same number, without its origin."""
+
+
+def is_length(value: Any) -> TypeGuard[Number]:
+    """Whether it is the local length of a sharded dim, or made of one."""
+    return isinstance(value, Number) and value.origin.source is Source.LENGTH
 
 
 class Whole(Number, int):
@@ -135,7 +140,7 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
     """
     numbers: tuple[type[Number], ...] = (cls, *others)
 
-    def forward(name: str, function: Callable[..., Any]) -> None:
+    def forward(name: str, function: Callable[..., Any], bare: str = "") -> None:
         def method(self: Any, *arguments: Any) -> Any:
             origin: Origin | None = self.origin
             values = []
@@ -144,11 +149,11 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
                 if isinstance(each, numbers):
                     assert origin is not None
                     value = each.plain
-                    origin = _both(origin, each.origin, name.strip("_").removeprefix("r"))
+                    origin = _both(origin, each.origin, bare)
                 elif type(each) not in (int, float, bool):
                     return NotImplemented
                 if origin is not None and origin.source is Source.LENGTH and origin.share:
-                    origin = origin._replace(share=_shares(name.strip("_"), self, each, value))
+                    origin = origin._replace(share=_shares(name, self, each, value))
                 values.append(value)
             result = function(self.plain, *values)
             if origin is None:
@@ -158,16 +163,14 @@ def remember(cls: Any, whole: Callable[[int, Origin], Any], others: tuple[type[N
             return Real(result, origin) if type(result) is float else result
 
         method.__doc__ = f"{name} of numbers, with the origin of what comes out."
-        setattr(cls, name, method)
+        setattr(cls, f"__{name}__", method)
 
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         function = pow if name == "pow" else getattr(operator, name)
-        forward(f"__{name}__", function)
-        forward(f"__r{name}__", reflected(function))
-    for name in ("neg", "abs", "pos"):
-        forward(f"__{name}__", getattr(operator, name))
-    for name in ("round", "ceil", "floor"):
-        forward(f"__{name}__", round if name == "round" else getattr(math, name))
+        forward(name, function, name)
+        forward(f"r{name}", reflected(function), name)
+    for alone in (operator.neg, operator.abs, operator.pos, round, math.ceil, math.floor):
+        forward(alone.__name__, alone)
     cls.__divmod__ = _divmod
     cls.__rdivmod__ = reflected(_divmod)
     cls.__float__ = _plain_float

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+import meshwright.spmd as spmd
+from meshwright.codes import Code
+from meshwright.errors import SpmdTypeError
+
+R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
 Batch = dict[str, Tensor]
 BATCH, LENGTH, WORDS = 4, 8, 64
 
@@ -65,27 +71,49 @@ def sound() -> Batch:
     return {"input_values": torch.randn(BATCH, 400)}
 
 
+def gradients(model: nn.Module, batch: Batch, local: bool) -> dict[str, Mapping[str, spmd.SpmdType]]:
+    """Parameter -> the type of its gradient, of one step of what one rank of dp holds of the batch.
+
+    The loss is the model's own, or the sum of the squares of what comes out first.
+
+    Errors: `SpmdTypeError` where the step is refused.
+    """
+    with spmd.set_current_mesh(spmd.mesh(dp=2)), spmd.typecheck(local=local):
+        spmd.assert_type([*model.parameters(), *model.buffers()], {"dp": R})
+        batch = {name: spmd.assert_type(x, {"dp": V if local else S(0)}) for name, x in batch.items()}
+        torch.manual_seed(spmd.axis_index("dp"))
+        out = model(**batch)
+        loss = getattr(out, "loss", None)
+        if loss is None:
+            found = next(x for x in out.to_tuple() if isinstance(x, Tensor) and x.is_floating_point())
+            loss = found.float().square().sum()
+        if local:
+            loss = spmd.reinterpret(loss, "dp", src=V, dst=P)
+        spmd.all_reduce(loss, "dp", src=P, dst=I).backward()
+        return {name: spmd.layout_of(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+
+
+def demand_right(step: Callable[[], dict[str, Mapping[str, spmd.SpmdType]]], why: tuple[Code, str] | None) -> None:
+    """Each gradient of a step is a part of a sum over the ranks; or, where there is a reason, that is what is said."""
+    if why is None:
+        found = step()
+        assert found
+        assert all(layout == {"dp": P} for layout in found.values()), found
+        return
+    with pytest.raises(SpmdTypeError) as error:
+        step()
+    (problem,) = error.value.problems
+    assert problem.code is why[0]
+    assert why[1] in problem.what
+
+
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_SIZE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    **_SPECIAL,
-}
+_LAYERS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SIZE = {**_LAYERS, **_SPECIAL, "vocab_size": WORDS, "max_position_embeddings": 64}
 _SHARED = {**_SIZE, "num_key_value_heads": 2}
 _HEADS = {**_SHARED, "head_dim": 8}
 _GPT = {"vocab_size": WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-_VIT = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "image_size": 32,
-    "patch_size": 8,
-}
+_VIT = {**_LAYERS, "image_size": 32, "patch_size": 8}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
 _SIDES = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
@@ -115,10 +143,7 @@ _LATENT = {
     "v_head_dim": 8,
 }
 _SOUND = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
+    **_LAYERS,
     "conv_dim": (8, 8),
     "conv_stride": (5, 2),
     "conv_kernel": (10, 3),

@@ -102,7 +102,14 @@ def test_a_length_is_an_int_like_any(name):
     assert str(found) == str(CUT.get(name, {}) if isinstance(wanted, torch.Tensor) else wanted)
 
 
-CUT = {name: {"tp": S(0)} for name in ("broadcast", "mapped over")} | {"zeros by numbers": {"tp": S(1)}}
+CUT = {
+    "broadcast": {"tp": S(0)},
+    "mapped over": {"tp": S(0)},
+    "zeros by numbers": {"tp": S(1)},
+    "a range": {"tp": V},
+    "a mask": {"tp": V},
+}
+"""What is made as long as a rank's part is cut as it is, or a rank's own."""
 """Constants that are as long as what a rank holds are cut as that is."""
 
 
