@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, TypeVar, cast
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
@@ -66,6 +67,13 @@ def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = Non
     return decorate
 
 
+def called(function: Callable[..., Any]) -> str:
+    """What a function, a module, or what has some arguments already, is called."""
+    if isinstance(function, partial):
+        return called(function.func)
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _in_order(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -123,7 +131,7 @@ def _nested(shape: TreeSpec, values: Any, what: str, function: Callable[..., Any
 
 def _in_region(problem: Problem, function: Callable[..., Any], what: str, place: int) -> Problem:
     return Problem(
-        where=f"{problem.where}, {what} {place} of {function.__name__}",
+        where=f"{problem.where}, {what} {place} of {called(function)}",
         what=problem.what,
         why="what a region declares of its arguments and results is verified where they enter and leave it",
         fix=problem.fix,
@@ -133,7 +141,7 @@ def _in_region(problem: Problem, function: Callable[..., Any], what: str, place:
 
 def _mismatch(function: Callable[..., Any], what: str) -> Problem:
     return Problem(
-        where=f"{source.line()}, {function.__name__}",
+        where=f"{source.line()}, {called(function)}",
         what=what,
         why="a region declares a type for each tensor that enters or leaves it, and None for what is no tensor",
         fix="in_types=({axis: type}, ...), out_types=... nested as the arguments and results are",
@@ -164,7 +172,7 @@ def _demand_gradients(
             if layout is not None and axis in layout and stated is not layout[axis].dual:
                 raise SpmdTypeError(
                     Problem(
-                        where=f"{source.line()}, argument {place} of {function.__name__}",
+                        where=f"{source.line()}, argument {place} of {called(function)}",
                         what=f"it is {layout[axis]!r} on axis {axis!r} and its gradient is declared {stated!r}",
                         why=f"the gradient of {layout[axis]!r} is {layout[axis].dual!r}",
                         fix=f"in_grad_types with {layout[axis].dual!r} on {axis!r}; or enter the region as "
@@ -192,11 +200,11 @@ def _layout(kind: Any) -> Types:
 
 
 def _demand_declared(entering: Sequence[Entering], function: Callable[..., Any]) -> None:
-    """Where R meets what differs from rank to rank, its gradient is declared.
+    """Where R meets what differs from rank to rank, its gradient is declared, if it has one.
 
     Errors: `SpmdTypeError` where it is not.
     """
-    for one in entering:
+    for one in entering if torch.is_grad_enabled() else ():
         if not one.value.requires_grad:
             continue
         for axis, kind in one.layout.items():
@@ -208,7 +216,7 @@ def _demand_declared(entering: Sequence[Entering], function: Callable[..., Any])
                     declared = f"{one.name} as a positional argument, with {{{axis!r}: P}} for it in in_grad_types"
                 raise SpmdTypeError(
                     Problem(
-                        where=f"{source.line()}, {one.name} of {function.__name__}",
+                        where=f"{source.line()}, {one.name} of {called(function)}",
                         what=f"it is R on axis {axis!r} and meets {differs[0]!r} in a region that declares no gradient",
                         why=f"R meets {differs[0]!r}: the gradient is P, each rank's own part; there is no default",
                         fix=declared,

@@ -191,7 +191,7 @@ def _of_line(check: TypeCheck, name: str, args: tuple[Any, ...], kwargs: Mapping
     made = _of_numbers(tuple(given.values()), CONSTANT)
     if made is not CONSTANT or not axes:
         return made
-    ordered = name == "arange" and not given.get("start") and given.get("step", 1) == 1 and given["end"].origin.share
+    ordered = name == "arange" and not given.get("start") and given.get("step", 1) == 1
     apart = () if check.local else sorted(axis for axis in axes if check.degree.get(axis, 1) > 1)
     return constant(SpmdLayout(dict.fromkeys(apart, V)), Fresh.PLACES if ordered else Fresh.CONSTANT)
 

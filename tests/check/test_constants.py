@@ -110,6 +110,20 @@ VALUES = {
     "a mean by a length of it": lambda r, x: x.sum() / torch.zeros(x.shape[0]).shape[0],
     "a line as long": lambda r, x: r.sum() * torch.linspace(0, 1, x.shape[0]).sum(),
     "ones on a diagonal": lambda r, x: r.sum() * torch.eye(x.shape[0]).sum(),
+    "bytes": lambda r, x: r.sum() * x.nbytes,
+    "rows as far": lambda r, x: r[torch.arange(x.shape[0])].sum(),
+    "rows nearly as far": lambda r, x: r[torch.arange(x.shape[0] - 1)].sum(),
+    "rows from 0": lambda r, x: r[torch.arange(0, x.shape[0], 1)[None]].sum(),
+    "rows in a grid": lambda r, x: r[torch.arange(x.shape[0]).view(2, -1), 0].sum(),
+    "rows selected": lambda r, x: r.index_select(0, torch.arange(x.shape[0])).sum(),
+    "rows looked up": lambda r, x: F.embedding(torch.arange(end=x.shape[0]), r).sum(),
+    "rows gathered": lambda r, x: r.gather(0, torch.arange(x.shape[0])[:, None]).sum(),
+    "places taken": lambda r, x: r.take(torch.arange(x.shape[0])).sum(),
+    "rows filled": lambda r, x: r.index_fill(0, torch.arange(x.shape[0]), 0.0).sum(),
+    "rows with places": lambda r, x: (r[:4] * torch.arange(x.shape[0])[:, None]).sum(),
+    "places of other rows": lambda r, x: (x * torch.arange(x.shape[0])[:, None]).sum(),
+    "a line to a length": lambda r, x: r.sum() * torch.linspace(0, 1, steps=x.shape[0])[1],
+    "a line by a length": lambda r, x: r.sum() * torch.logspace(0, 1, 4, base=x.shape[0])[1],
 }
 
 
@@ -120,6 +134,50 @@ def test_what_one_device_would_not_have_is_refused(name):
     problem = refusal(lambda rank: VALUES[name](r.on_rank(dims, rank), x.on_rank(dims, rank)), dims)
     assert problem.code in (Code.LENGTH, Code.NOT_LINEAR, Code.PARTIAL_PLUS)
     assert "'tp'" in problem.what
+
+
+OWN = {
+    "the last place": lambda n: torch.arange(n).max(),
+    "the sum of places": lambda n: torch.arange(n).sum(),
+    "places as numbers": lambda n: torch.arange(n).float().mean(),
+    "which is first": lambda n: (torch.arange(n) < 1).float()[-1],
+    "a line from elsewhere": lambda n: torch.arange(3.0, 3.0 + n).sum(),
+    "one length on two dims": lambda n: torch.ones(n, n).sum(),
+    "half of these": lambda n: torch.ones(n, n).tril().sum(),
+    "on their diagonal": lambda n: torch.full((n, n), 2.0).trace(),
+    "places over a diagonal": lambda n: torch.triu_indices(n, n).sum(),
+}
+"""What one device makes of the length over all ranks; each rank makes something else."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_counts_to_a_local_length_is_each_ranks_own(name):
+    dims = on("tp", 2)
+    r, x = Held(sample((8, WIDTH), 1), {"tp": R}), Held(sample((4, WIDTH), 2), {"tp": S(0)})
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        made = r.on_rank(dims, 0) * OWN[name](x.on_rank(dims, 0).shape[0])
+        assert spmd.layout_of(made)["tp"] is V
+
+
+def places(x, axis):
+    n = x.shape[0]
+    if not spmd.is_type_checking():
+        return torch.arange(n)
+    return spmd.assert_type(torch.arange(n) + spmd.axis_index(axis) * n, {axis: S(0)})
+
+
+COUNTED = {
+    "all": lambda r, x, axis: r[torch.arange(spmd.size(x, 0, axis) if spmd.is_type_checking() else 12)].sum(0),
+    "a rank's own": lambda r, x, axis: r[places(x, axis)] * x,
+    "positions in a sum": lambda r, x, axis: (x * places(x, axis)[:, None]).sum(),
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=st.sampled_from(sorted(COUNTED)), axis=st.sampled_from(["tp", "cp"]), degree=st.integers(1, 3))
+def test_the_fix_of_places_is_right_on_one_device(name, axis, degree):
+    r, x = Held(sample((12, WIDTH), 1), {axis: R}), Held(sample((12, WIDTH), 2), {axis: S(0)})
+    agrees(lambda r, x: COUNTED[name](r, x, axis), on(axis, degree), r=r, x=x)
 
 
 def test_in_a_region_places_are_those_of_a_rank():
