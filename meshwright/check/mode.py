@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
+from meshwright.check.aliases import named_alike, told
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept, refusal_of
 from meshwright.check.constants import are_cut, is_view, is_zero, of_constants
 from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
@@ -203,12 +204,11 @@ class TypeCheck(TorchFunctionMode):
             elif "out" in named:
                 del named["out"]
                 target = kwargs["out"]
-        untyped: list[Tensor] = []
+        before: list[tuple[Tensor, Tag]] = []
         if target is not None:
             for tensor in tensors_of(target):
                 demand_unshared(rule.name, tensor)
-                if not read(tensor).layout:
-                    untyped.append(tensor)
+                before.append((tensor, read(tensor)))
         manner = self._manner() if self._meets_numbers or self.varying_seed else self.local
         key: tuple[Any, ...] = func, given, manner
         if named or target is not None:
@@ -236,11 +236,14 @@ class TypeCheck(TorchFunctionMode):
         if partial:
             for each in seen:
                 demand_exact(rule.name, each, into)
-        if target is not None:
-            for tensor in tensors_of(target):
-                written(tensor)
-            for tensor in untyped:
+        for tensor, tag in before:
+            written(tensor)
+            if tag.owner is not None:
+                told(tensor, tag.owner)
+            if not tag.layout:
                 overwritten(tensor, read(tensor))
+        if target is None and seen[0].tag.owner is not None and isinstance(result, Tensor) and result._base is not None:
+            named_alike(seen[0], result)
         return Parts(result) if type(result) is tuple else result
 
     def begin(self) -> None:
@@ -294,7 +297,7 @@ class TypeCheck(TorchFunctionMode):
         """An entry of a list: in a region a length, which may be another one on each rank."""
         if self.local and isinstance(value, Number) and value.origin.source is Source.INDEX and isinstance(value, int):
             self._meets_numbers = True
-            self._places.update(axis for axis in value.origin.axes if self.degree.get(axis, 1) > 1)
+            self._places.update(self._here(value))
             return int(value)
         return self.seen_by_rules(value, seen)
 
@@ -379,10 +382,14 @@ class TypeCheck(TorchFunctionMode):
         """Whether all that is wrong is which dim is cut, where that is not followed."""
         return self.local and refused.cut is not None
 
+    def _here(self, number: Number) -> list[str]:
+        """The axes of this mesh that a number is about."""
+        return sorted(number.origin.axes & self.degree.keys())
+
     def _number(self, number: Number, seen: list[Operand]) -> Any:
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
-            layout = SpmdLayout({axis: V for axis in number.origin.axes if self.degree.get(axis, 1) > 1})
+            layout = SpmdLayout(dict.fromkeys(self._here(number), V))
             length = int(number) if isinstance(number, int) else None
             key = layout, "number", type(number), length
             found = self._answers.operands.get(key)
@@ -392,7 +399,7 @@ class TypeCheck(TorchFunctionMode):
                 made = operand(tag, (), False, dtype, self.mesh, self.degree)
                 found = self._answers.operands[key] = replace(made, length=length)
             seen.append(found)
-            self._places.update(axis for axis in number.origin.axes if self.degree.get(axis, 1) > 1)
+            self._places.update(self._here(number))
             return found
         self.numbers.append(number)
         return number

@@ -43,7 +43,7 @@ def picked(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     """V on the axes that the index is about, of what is R there: each rank's gradient is a part of that."""
     part, at = args
     seen = check.operand(part)
-    axes = [axis for axis in at.origin.axes if check.degree.get(axis, 1) > 1]
+    axes = sorted(at.origin.axes & check.degree.keys())
     for axis in axes:
         kind = seen.layout.get(axis)
         if kind in (I, P):

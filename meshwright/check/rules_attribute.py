@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from meshwright.check.algebra import Result, agree
+from meshwright.check.aliases import named_alike
 from meshwright.check.formula import Formula
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import Operand
@@ -59,7 +60,6 @@ _SAME: Final = Formula.read(FORMULAS["detach"])
 for _name, _infer in {
     "T": _reversed,
     "mT": _last_two,
-    "data": lambda input: _SAME.infer("data", (input,), {}),
     "real": lambda input: _SAME.infer("real", (input,), {}),
 }.items():
     special(getter(_name))(Pure(_name, _infer))
@@ -70,6 +70,10 @@ def set_data(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], 
     """Other values of the same type."""
     x, values = args
     mine, theirs = read(x).layout, read(values).layout
+    if read(x).owner is not None and theirs:  # a gradient that was reduced elsewhere
+        func(*args, **kwargs)
+        write(x, Tag(theirs, owner=read(x).owner))
+        return
     for axis, kind in theirs.items():
         held = mine.get(axis)
         if held is not None and not agree(held, kind, flows=False):
@@ -172,11 +176,13 @@ special(*forms("numel"), *forms("nelement"))(_counted("x.numel()"))
 special(getter("nbytes"))(_counted("x.nbytes"))
 
 
-@special(*forms("detach"))
+@special(*forms("detach"), getter("data"))
 def detached(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The same memory without a gradient: a write into one is a write into both."""
     result = check.judge(_DETACH, func, args, kwargs)
     share(result, args[0])
+    if read(args[0]).owner is not None:
+        named_alike(check.operand(args[0]), result)
     return result
 
 

@@ -114,7 +114,7 @@ def _demand_alike(check: TypeCheck, name: str, held: Tag, filled: Tensor | None,
     for number in found_in(values, Number):
         demand_no_value(check, number, _MADE)
         for axis in number.origin.axes if number.origin.source is Source.INDEX else ():
-            if held.layout.get(axis) in (R, I, P) and check.degree.get(axis, 1) > 1:
+            if held.layout.get(axis) in (R, I, P):
                 raise placed(axis, name, held.layout[axis])
     if name in _BY_FAN and filled is not None and not check.local:
         cuts = check.operand(filled).cuts
@@ -192,7 +192,7 @@ def _of_line(check: TypeCheck, name: str, args: tuple[Any, ...], kwargs: Mapping
     if made is not CONSTANT or not axes:
         return made
     ordered = name == "arange" and not given.get("start") and given.get("step", 1) == 1
-    apart = () if check.local else sorted(axis for axis in axes if check.degree.get(axis, 1) > 1)
+    apart = () if check.local else sorted(axes & check.degree.keys())
     return constant(SpmdLayout(dict.fromkeys(apart, V)), Fresh.PLACES if ordered else Fresh.CONSTANT)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from meshwright.check.algebra import Result, demand_kept, propagate
 from meshwright.check.demand import demand_exact, demand_no_value
@@ -13,10 +14,10 @@ from meshwright.check.forget import forgotten
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand, Shape
 from meshwright.check.refusal import Refused, along_shard, change, no_rule, partial_plus
-from meshwright.check.rule import INFER, pure, special
+from meshwright.check.rule import INFER, RULES, pure, special
 from meshwright.check.rules_pick import getitem, masked_write, pointed, spelled
 from meshwright.check.shared import demand_unshared
-from meshwright.check.tag import Fresh, Tag, constant, typed, write
+from meshwright.check.tag import Fresh, Tag, constant, read, typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.codes import Code
@@ -54,6 +55,9 @@ _WRITTEN = Formula.read("input, value: input + value")
 def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What is written into a part of a tensor has the tensor's type; one that was made empty takes it over."""
     target, value = args[0], args[2]
+    if read(target).owner is not None and _is_all(args[1]) and isinstance(value, Tensor):
+        RULES[torch.Tensor.copy_](check, torch.Tensor.copy_, (target, value), kwargs)
+        return None
     index = spelled(args[1])
     check.note_call("__setitem__", args)
     demand_no_value(check, value, "a tensor that it is written into")
@@ -82,6 +86,11 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
 
 
 INFER["__setitem__"] = setitem
+
+
+def _is_all(index: Any) -> bool:
+    """Whether it says all places of all dims."""
+    return all(each is Ellipsis or each == slice(None) for each in (index if type(index) is tuple else (index,)))
 
 
 def _demand_same_places(target: Operand, index: list[Operand]) -> None:

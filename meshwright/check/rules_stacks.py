@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from meshwright.check.algebra import Result, propagate
-from meshwright.check.operand import Operand, Shape
+from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import relabelled
 from meshwright.check.rules_pieces import cat, flip, split, stack
 from meshwright.check.rules_view import from_front
+from meshwright.check.tag import typed
 from meshwright.check.term import Factor, Label, Term
+from meshwright.types.kinds import Shard, V
+from meshwright.types.layout import SpmdLayout
 
 
 @pure("tensor_split")
@@ -110,29 +114,38 @@ def flipud(input: Operand) -> Result:
 
 @pure("flatten_dense_tensors")
 def flatten_dense_tensors(tensors: tuple[Operand, ...]) -> Result:
-    """All values of some tensors, which are whole, in one vector: what is reduced together; linear in all."""
+    """All values of some tensors in one vector: what is reduced together; linear in all, V where one of them is cut."""
     labels = [tuple((n, dim) for dim in range(len(one.shape))) for n, one in enumerate(tensors)]
-    terms = [Term(f"tensors[{n}]", one, mine) for n, (one, mine) in enumerate(zip(tensors, labels, strict=True))]
-    along: dict[Label, str] = {label: "" for mine in labels for label in mine}
-    lengths: dict[Label, int] = {"flat": sum(math.prod(one.whole) for one in tensors)}
+    own = [_of_rank(one) for one in tensors]
+    terms = [Term(f"tensors[{n}]", one, mine) for n, (one, mine) in enumerate(zip(own, labels, strict=True))]
+    lengths: dict[Label, int] = {"flat": sum(math.prod(one.whole) for one in own)}
     value = [(Factor(n),) for n in range(len(terms))]
-    return propagate("flatten_dense_tensors", terms, value, ("flat",), along=along, lengths=lengths)
+    return propagate("flatten_dense_tensors", terms, value, ("flat",), lengths=lengths)
 
 
 @pure("unflatten_dense_tensors")
 def unflatten_dense_tensors(flat: Operand, tensors: tuple[Operand, ...]) -> tuple[Result, ...]:
-    """The vector taken apart in the shapes of some tensors; linear in it."""
-    return tuple(_taken(flat, one.whole) for one in tensors)
+    """The vector taken apart in the shapes of some tensors, cut as they are where it is V; linear in it."""
+    return tuple(_taken(flat, one) for one in tensors)
 
 
-def _taken(flat: Operand, shape: Shape) -> Result:
-    labels = tuple(range(len(shape)))
-    lengths: dict[Label, int] = dict(enumerate(shape))
-    return propagate(
+def _of_rank(one: Operand) -> Operand:
+    """What a rank holds of a tensor, as a tensor of its own: V where it is cut."""
+    layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in one.layout.items()})
+    return replace(one, tag=typed(layout, one.tag.counted), whole=one.shape, layout=layout) if one.layout.cut else one
+
+
+def _taken(flat: Operand, one: Operand) -> Result:
+    labels = tuple(range(len(one.shape)))
+    found = propagate(
         "unflatten_dense_tensors",
         (Term("flat", flat, ("flat",)),),
         ((Factor(0),),),
         labels,
         along={"flat": ""},
-        lengths=lengths,
+        lengths=dict(enumerate(_of_rank(one).whole)),
     )
+    cuts = {axis: kind for axis, kind in one.tag.layout.items() if isinstance(kind, Shard)}
+    if not cuts or any(found.tag.layout.get(axis) is not V for axis in cuts):
+        return found
+    return Result(typed(found.tag.layout.replace(**cuts), found.tag.counted, one.tag.factors), one.whole)

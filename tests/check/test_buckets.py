@@ -8,9 +8,10 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
+from meshwright.comm.grid import ParallelismDims
 from meshwright.errors import SpmdTypeError
 from tests.check.judged import judged, on
-from tests.denotation import local, sample
+from tests.denotation import denoted, local, sample
 
 R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
 DIMS = on("tp", 2)
@@ -50,3 +51,104 @@ def test_parts_of_a_sum_are_no_gradients_for_an_optimizer(scale):
     for problem in error.value.problems:
         assert problem.code is Code.REDUCED
         assert "P on axis 'tp'" in problem.what
+
+
+def by_foreach(g, u):
+    torch._foreach_copy_([g], [u])
+
+
+def by_index(g, u):
+    g[:] = u
+
+
+def by_dots(g, u):
+    g[...] = u
+
+
+def by_view(g, u):
+    g.view(-1).copy_(u.view(-1))
+
+
+def by_view_index(g, u):
+    g.reshape(-1)[:] = u.flatten()
+
+
+def by_data(g, u):
+    g.data = u
+
+
+def by_data_copy(g, u):
+    g.data.copy_(u)
+
+
+def by_data_index(g, u):
+    g.data[:, :] = u
+
+
+def by_detached(g, u):
+    g.detach().copy_(u)
+
+
+def by_aten(g, u):
+    torch.ops.aten.copy_.default(g.data, u)
+
+
+BACK = [
+    *(by_foreach, by_index, by_dots, by_view, by_view_index),
+    *(by_data, by_data_copy, by_data_index, by_detached, by_aten),
+]
+GRID = ParallelismDims(dp_shard=2, tp=2)
+TOKENS, WEIGHTS = sample((4, 6), 1), (sample((6, 4), 2), sample((6, 2), 3))
+
+
+def step(rank, dim, back, reduce):
+    """One step on two weights that are cut along a dim: gradients are reduced over dp in one vector and copied back."""
+    x = spmd.assert_type(local({"dp": S(0), "tp": R}, TOKENS, GRID, rank), {"dp": S(0), "tp": R})
+    kinds = {"dp": R, "tp": S(dim)}
+    weights = [(w if dim else w.T).contiguous() for w in WEIGHTS]
+    leaves = [spmd.assert_type(local(kinds, w, GRID, rank).clone().requires_grad_(), kinds) for w in weights]
+    sum((x @ (w if dim else w.T)).square().sum() for w in leaves).backward()
+    grads = [w.grad for w in leaves]
+    flat = reduce(_flatten_dense_tensors(grads))
+    with torch.no_grad():
+        for mine, found in zip(leaves, _unflatten_dense_tensors(flat, grads), strict=True):
+            back(mine.grad, found)
+    torch.optim.SGD(leaves, lr=1.0).step()
+    return [w.detach() if dim else w.detach().T for w in leaves]
+
+
+def stepped():
+    leaves = [w.clone().requires_grad_() for w in WEIGHTS]
+    sum((TOKENS @ w).square().sum() for w in leaves).backward()
+    return [(w - w.grad).detach() for w in leaves]
+
+
+def summed(flat):
+    return spmd.all_reduce(flat, "dp", src=P, dst=R)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("back", BACK)
+def test_what_is_reduced_and_copied_back_is_right(back, dim):
+    ranks = judged(lambda rank: step(rank, dim, back, summed), GRID)
+    for place, whole in enumerate(stepped()):
+        found = denoted({"dp": R, "tp": S(1)}, [rank[place] for rank in ranks], GRID)
+        torch.testing.assert_close(found, whole)
+
+
+@pytest.mark.parametrize("back", BACK)
+def test_what_is_copied_back_unreduced_is_no_gradient(back):
+    with pytest.raises(SpmdTypeError) as error:
+        judged(lambda rank: step(rank, 1, back, lambda flat: flat * 2.0), GRID)
+    assert {problem.code for problem in error.value.problems} == {Code.REDUCED}
+
+
+def test_the_data_of_data_is_no_gradient():
+    """To replace it leaves the gradient what it was."""
+
+    def back(g, u):
+        g.data.data = u
+
+    with pytest.raises(SpmdTypeError) as error:
+        judged(lambda rank: step(rank, 1, back, summed), GRID)
+    assert {problem.code for problem in error.value.problems} == {Code.REDUCED}

@@ -30,7 +30,7 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("degree", [2, 3, 6])
+@pytest.mark.parametrize("degree", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", PARTS)
 def test_own_parts_are_together_the_whole(name, degree):
     def program(x):

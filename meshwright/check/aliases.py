@@ -1,0 +1,36 @@
+"""Other names of a gradient: its `.data`, and views of all of it. What is written into them is the gradient's."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import replace
+
+from torch import Tensor
+
+from meshwright.check.operand import Operand
+from meshwright.check.tag import Tag, read, write
+from meshwright.types.kinds import V
+from meshwright.types.layout import SpmdLayout
+
+
+def named_alike(gradient: Operand, made: object) -> None:
+    """Note that what was made of a gradient is all of it, by another name."""
+    if isinstance(made, Tensor) and made.numel() == math.prod(gradient.shape):
+        write(made, replace(read(made), owner=gradient.tag.owner))
+
+
+def told(x: Tensor, owner: weakref.ref[Tensor]) -> None:
+    """What `x`, which is another name of the owner's gradient, is after a write, the gradient is.
+
+    A dim that is cut is the gradient's own: `x` may have others.
+    """
+    leaf = owner()
+    gradient = None if leaf is None else leaf.grad
+    if gradient is None or gradient is x:
+        return
+    held, now = read(gradient).layout, read(x).layout
+    kinds = dict(now)
+    for axis in {*held.sharded, *now.sharded} & now.keys():
+        kinds[axis] = held[axis] if axis in held.sharded else V
+    write(gradient, Tag(SpmdLayout(kinds), owner=owner))
