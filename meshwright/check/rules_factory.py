@@ -12,11 +12,12 @@ from meshwright.check.algebra import Result
 from meshwright.check.context import active
 from meshwright.check.demand import demand_no_value, found_in, tensors_of
 from meshwright.check.intercept import mode_is_on, place
+from meshwright.check.of_numbers import LINES, MADE, of_line, of_numbers
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import not_constant, placed, typed_number, varying_seed
 from meshwright.check.rule import RULES, forms, pure, special
 from meshwright.check.seeds import varying_of
-from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Fresh, Tag, constant, read, typed, write
+from meshwright.check.tag import CONSTANT, EMPTY, UNIFORM, UNKNOWN, ZERO, Tag, constant, read, typed, write
 from meshwright.comm.number import Number, Source, Whole, is_length
 from meshwright.types.kinds import I, P, R, S, Shard, SpmdType, V
 from meshwright.types.layout import SpmdLayout
@@ -112,7 +113,7 @@ def _demand_alike(check: TypeCheck, name: str, held: Tag, filled: Tensor | None,
     Errors: `Refused`.
     """
     for number in found_in(values, Number):
-        demand_no_value(check, number, _MADE)
+        demand_no_value(check, number, MADE)
         for axis in number.origin.axes if number.origin.source is Source.INDEX else ():
             if held.layout.get(axis) in (R, I, P):
                 raise placed(axis, name, held.layout[axis])
@@ -148,70 +149,23 @@ def _of_arguments(
         return tag
     values = (args, tuple(kwargs.values()))
     if name in _FILLED:
-        demand_no_value(check, kwargs.get("fill_value", args[-1] if args else None), _MADE)
+        demand_no_value(check, kwargs.get("fill_value", args[-1] if args else None), MADE)
     if name in _COPIES or name == "scalar_tensor":
         for number in found_in(values, Number):
-            demand_no_value(check, number, _MADE)
+            demand_no_value(check, number, MADE)
         if type(value := next(iter((*given, *kwargs.values())), None)) in (int, float) and value == 0:
             return ZERO
-    if name in _LINES:
-        return _of_line(check, name, args, kwargs)
-    return _of_numbers(values, tag)
+    if name in LINES:
+        return of_line(check, name, args, kwargs)
+    return of_numbers(values, tag)
 
 
-_MADE: Final = "a tensor that is made of it"
 _COPIES: Final = ("tensor", "as_tensor", "asarray", "new_tensor")
 _FILLED: Final = ("full", "new_full")
-_LINES: Final = {
-    "arange": ("start", "end", "step"),
-    "linspace": ("start", "end", "steps"),
-    "logspace": ("start", "end", "steps", "base"),
-    "eye": ("n", "m"),
-    "tril_indices": ("row", "col", "offset"),
-    "triu_indices": ("row", "col", "offset"),
-}
-"""Factories of values that their numbers lay out -> the names of these."""
-_FAR: Final = {"arange": ("end",), "tril_indices": ("row", "col"), "triu_indices": ("row", "col")}
-"""Which of these say how far the values go."""
-
-
-def _of_line(check: TypeCheck, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tag:
-    """The tag of values that numbers lay out: as far as a rank's part of a dim they are its own, and V.
-
-    Errors: `Refused` where a local length is a value.
-    """
-    names = ("end",) if name == "arange" and len(args) == 1 and "end" not in kwargs else _LINES[name]
-    given = {**dict(zip(names, args, strict=False)), **{each: kwargs[each] for each in names if each in kwargs}}
-    axes: set[str] = set()
-    for each, number in given.items():
-        if each not in _FAR.get(name, ()):
-            demand_no_value(check, number, _MADE)
-        elif is_length(number):
-            axes |= number.origin.axes
-    made = _of_numbers(tuple(given.values()), CONSTANT)
-    if made is not CONSTANT or not axes:
-        return made
-    ordered = name == "arange" and not given.get("start") and given.get("step", 1) == 1
-    apart = () if check.local else sorted(axes & check.degree.keys())
-    return constant(SpmdLayout(dict.fromkeys(apart, V)), Fresh.PLACES if ordered else Fresh.CONSTANT)
 
 
 def _fills(func: Callable[..., Any]) -> bool:
     return func.__name__.endswith("_") and not func.__name__.startswith("new_")
-
-
-def _of_numbers(values: Any, tag: Tag) -> Tag:
-    """The tag of a tensor that is made of Python numbers: V where one is a rank's place on an axis.
-
-    Of one that is made of the rank in the world nothing is known: its author has to say what it is.
-    """
-    axes: set[str] = set()
-    for number in found_in(values, Number):
-        if number.origin.source is Source.RANK:
-            return UNKNOWN
-        if number.origin.source is Source.INDEX:
-            axes |= number.origin.axes
-    return typed(SpmdLayout(dict.fromkeys(sorted(axes), V))) if axes else tag
 
 
 _makes(_ZEROS, ZERO)
@@ -244,6 +198,6 @@ def like(input: Operand, *args: Any, **kwargs: Any) -> Result:
         if isinstance(value, Operand) and any(kind not in (R, I) for kind in value.layout.values()):
             raise TypeError("a value that is not the same on every rank")
         if is_length(value):
-            raise typed_number(value, _MADE)
+            raise typed_number(value, MADE)
     types = {axis: R if kind is P else kind for axis, kind in input.tag.layout.items()}
     return Result(typed(SpmdLayout(types), factors=input.tag.factors), input.whole)

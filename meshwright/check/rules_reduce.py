@@ -69,8 +69,11 @@ def mean(input: Operand, dim: Dims = None, keepdim: bool = False, *, dtype: torc
     count = 1
     for each in _dims(dim, len(input.shape)):
         count *= input.whole[each]
-    shown = "" if dim is None else f"{dim!r}"
-    instead = f"input.sum({shown}) / {count}, which is P over the axis: {count} is the count over all ranks"
+    given = [*([] if dim is None else [f"{dim!r}"]), *(["keepdim=True"] if keepdim else [])]
+    instead = (
+        f"input.sum({', '.join(given)}) / {count}, which is P over the axis until it is reduced: {count} is the count "
+        "over all ranks"
+    )
     return reduced("mean", input, linear(), dim, keepdim, instead)
 
 
