@@ -290,14 +290,16 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
     for number, group in enumerate(optimizer.param_groups):
         names = group.get("param_names") or (f"parameter {place} of group {number}" for place in itertools.count())
         for x, name in zip(group["params"], names, strict=False):
-            for axis in _unreduced(x):
+            for axis, kind in _unfit(x):
+                mine = read(x).layout.get(axis)
+                why, fix = _UNFIT[kind]
                 problems.append(
                     Problem(
                         where=source.line(),
-                        what=f"{type(optimizer).__name__}.step() meets a gradient that is P on axis {axis!r}, of "
-                        f"{name}, {source.name_of(x)}, which is {read(x).layout.get(axis)!r}",
-                        why="each rank holds its own part of the gradient, and the ranks would drift apart",
-                        fix=f"P -> R: p.grad = all_reduce(p.grad, {axis!r}, src=P, dst=R) before the step",
+                        what=f"{type(optimizer).__name__}.step() meets a gradient that is {kind!r} on axis {axis!r}, "
+                        f"of {name}, {source.name_of(x)}, which is {mine!r}",
+                        why=f"{why}, and the ranks would drift apart",
+                        fix=fix.format(axis=repr(axis)),
                         code=Code.REDUCED,
                     )
                 )
@@ -310,20 +312,39 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
             _assume_reduced(x)
 
 
+_UNFIT: Final = {
+    P: (
+        "each rank holds its own part of the gradient",
+        "P -> R: p.grad = all_reduce(p.grad, {axis}, src=P, dst=R) before the step",
+    ),
+    V: (
+        "each rank may hold another gradient",
+        "reduce it over {axis} before it goes into a vector with what is sharded there, and then say that it is alike: "
+        "p.grad = mutate_type(p.grad, {axis}, src=V, dst=R)",
+    ),
+}
+"""What a gradient is, of a parameter that the ranks hold alike -> why it is refused, and what to do."""
+
+
 def _assume_reduced(x: Tensor) -> None:
     """The step goes on with the gradient as the fix leaves it: what is owed was said."""
-    axes = _unreduced(x)
+    unfit = _unfit(x)
     gradient = x.grad
-    if axes and gradient is not None:
+    if unfit and gradient is not None:
         tag, mine = read(gradient), read(x).layout
-        write(gradient, replace(tag, layout=tag.layout.replace(**{axis: mine.get(axis, R) for axis in axes})))
+        write(gradient, replace(tag, layout=tag.layout.replace(**{axis: mine.get(axis, R) for axis, _ in unfit})))
 
 
-def _unreduced(x: Tensor) -> list[str]:
-    """The axes on which the gradient of `x` is still a sum, and `x` itself is none."""
+def _unfit(x: Tensor) -> list[tuple[str, SpmdType]]:
+    """The axes on which the gradient of `x` is still a sum and `x` is none, or is V where `x` is alike on all ranks."""
     if x.grad is None:
         return []
-    return [axis for axis in read(x.grad).layout.partial if read(x).layout.get(axis) is not P]
+    held, found = read(x).layout, read(x.grad).layout
+    return [
+        (axis, kind)
+        for axis, kind in found.items()
+        if (kind is P and held.get(axis) is not P) or (kind is V and held.get(axis) in (R, I))
+    ]
 
 
 register_optimizer_step_pre_hook(_before_step)

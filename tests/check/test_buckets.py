@@ -10,10 +10,10 @@ import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.comm.grid import ParallelismDims
 from meshwright.errors import SpmdTypeError
-from tests.check.judged import judged, on
+from tests.check.judged import judged, on, refusal
 from tests.denotation import denoted, local, sample
 
-R, I, P, S = spmd.R, spmd.I, spmd.P, spmd.S
+R, I, P, V, S = spmd.R, spmd.I, spmd.P, spmd.V, spmd.S
 DIMS = on("tp", 2)
 X, W, B = sample((4, 2, 3), 1), sample((3,), 2), sample((2, 3), 3)
 
@@ -152,3 +152,47 @@ def test_the_data_of_data_is_no_gradient():
     with pytest.raises(SpmdTypeError) as error:
         judged(lambda rank: step(rank, 1, back, summed), GRID)
     assert {problem.code for problem in error.value.problems} == {Code.REDUCED}
+
+
+NORM = sample((6,), 4)
+
+
+def of_both(rank, reduced, mended):
+    """A weight that is cut over tp and a norm that is not, whose gradients go into one vector."""
+    kinds = {"dp": R, "tp": S(1)}, {"dp": R, "tp": R}
+    x = spmd.assert_type(local({"dp": S(0), "tp": R}, TOKENS, GRID, rank), {"dp": S(0), "tp": R})
+    w, norm = (
+        spmd.assert_type(local(kind, each, GRID, rank).clone().requires_grad_(), kind)
+        for each, kind in zip((WEIGHTS[0], NORM), kinds, strict=True)
+    )
+    (x * norm @ w).square().sum().backward()
+    if reduced:
+        norm.grad = spmd.all_reduce(norm.grad, "tp", src=P, dst=R)
+    grads = [w.grad, norm.grad]
+    for mine, found in zip(grads, _unflatten_dense_tensors(summed(_flatten_dense_tensors(grads)), grads), strict=True):
+        mine.copy_(found)
+    if mended:
+        norm.grad = spmd.mutate_type(norm.grad, "tp", src=V, dst=R)
+    torch.optim.SGD([w, norm], lr=1.0).step()
+    return w.detach(), norm.detach()
+
+
+def test_what_is_cut_and_what_is_not_share_a_vector_when_the_author_says_so():
+    w, norm = (each.clone().requires_grad_() for each in (WEIGHTS[0], NORM))
+    (TOKENS * norm @ w).square().sum().backward()
+    ranks = judged(lambda rank: of_both(rank, True, True), GRID)
+    kinds = {"dp": R, "tp": S(1)}, {"dp": R, "tp": R}
+    for place, (whole, kind) in enumerate(zip((w, norm), kinds, strict=True)):
+        found = denoted(kind, [rank[place] for rank in ranks], GRID)
+        torch.testing.assert_close(found, (whole - whole.grad).detach())
+
+
+def test_a_vector_of_both_is_no_gradient_of_what_the_ranks_hold_alike():
+    problem = refusal(lambda rank: of_both(rank, True, False), GRID)
+    assert problem.code is Code.REDUCED
+    assert "V on axis 'tp'" in problem.what
+    assert "mutate_type(p.grad, 'tp', src=V, dst=R)" in problem.fix
+
+
+def test_a_sum_that_is_owed_goes_into_no_vector_with_what_is_cut():
+    assert "'tp'" in refusal(lambda rank: of_both(rank, False, False), GRID).what
