@@ -36,17 +36,22 @@ class Factor:
 def factored(
     factors: Factors, layout: SpmdLayout, degree: Mapping[str, int], shape: Sequence[int]
 ) -> list[list[Factor]]:
-    """The factors of each dim of a tensor of which a rank holds `shape`; the layout counts factors."""
+    """The factors of each dim of a tensor of which a rank holds `shape`; the layout counts factors.
+
+    A factor that is cut unevenly takes what the others leave of what the rank holds.
+    """
     found: list[list[Factor]] = []
     at = 0
-    for dim, lengths in enumerate(factors):
-        mine = []
-        for length in lengths:
-            axes = tuple((axis, kind) for axis in layout.sharding(at) if isinstance(kind := layout[axis], Shard))
-            local = length // math.prod(degree[axis] for axis, _ in axes) if len(lengths) > 1 else shape[dim]
-            mine.append(Factor(length, axes, local))
+    for lengths, held in zip(factors, shape, strict=True):
+        cuts = []
+        for _ in lengths:
+            cuts.append(tuple((axis, kind) for axis in layout.sharding(at) if isinstance(kind := layout[axis], Shard)))
             at += 1
-        found.append(mine)
+        local = [n // math.prod(degree[axis] for axis, _ in axes) for n, axes in zip(lengths, cuts, strict=True)]
+        for place, axes in enumerate(cuts):
+            if len(lengths) == 1 or any(kind.sizes is not None for _, kind in axes):
+                local[place] = held // (math.prod(local[:place] + local[place + 1 :]) or 1)
+        found.append([Factor(*each) for each in zip(lengths, cuts, local, strict=True)])
     return found
 
 

@@ -115,13 +115,20 @@ def operand(
 
 
 def on_dims(layout: SpmdLayout, factors: Factors) -> SpmdLayout:
-    """A layout that counts factors, with each sharded factor's dim in place of the factor."""
-    dim_of = [dim for dim, each in enumerate(factors) for _ in each]
+    """A layout that counts factors, with each sharded factor's dim in place of the factor.
+
+    Of a dim that is cut unevenly a rank holds what it holds of the factor, times the factors inside it.
+    """
+    place_of = [(dim, math.prod(each[place + 1 :])) for dim, each in enumerate(factors) for place in range(len(each))]
     inner_last = sorted(layout, key=lambda axis: kind.dim if isinstance(kind := layout[axis], Shard) else -1)
     kinds = {axis: layout[axis] for axis in inner_last}
     return SpmdLayout(
-        {axis: S(dim_of[kind.dim], kind.sizes) if isinstance(kind, Shard) else kind for axis, kind in kinds.items()}
+        {axis: _on_dim(kind, *place_of[kind.dim]) if isinstance(kind, Shard) else kind for axis, kind in kinds.items()}
     )
+
+
+def _on_dim(factor: Shard, dim: int, inner: int) -> Shard:
+    return S(dim, None if factor.sizes is None else tuple(size * inner for size in factor.sizes))
 
 
 def whole_shape(shape: Shape, layout: SpmdLayout, mesh: Mapping[str, Transport]) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -13,14 +14,14 @@ from meshwright.check.aliases import named_alike
 from meshwright.check.formula import Formula
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import Operand
-from meshwright.check.refusal import Refused, typed_number
+from meshwright.check.refusal import Refused
 from meshwright.check.rule import Handler, Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
 from meshwright.check.rules_view import permute
 from meshwright.check.tag import Tag, read, share, write, written
 from meshwright.codes import Code
 from meshwright.comm.followed import whole
-from meshwright.comm.number import Origin, Source, Whole
+from meshwright.comm.number import Origin, Source
 from meshwright.comm.scope import find, no_dim, size
 from meshwright.types.argument import is_whole
 from meshwright.types.kinds import V
@@ -123,7 +124,13 @@ def first_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ..
     """len() gives a plain int whatever is returned here, so that nothing follows where it goes."""
     cuts = check.operand(args[0]).cuts
     if cuts and cuts[0] is not None and not check.local:
-        refused = typed_number(Whole(0, cuts[0]), "what len() does not say")
+        axes = ", ".join(map(repr, sorted(cuts[0].axes)))
+        refused = Refused(
+            f"len() gives a plain number, of a dim that is sharded on axis {axes}",
+            "nobody sees whether it is meant as what this rank holds, or as the length over all ranks",
+            f"x.shape[0], which is followed; or of all ranks: spmd.size(x, 0, {axes})",
+            code=Code.LENGTH,
+        )
         refused.call = "len"
         raise refused
     return func(*args, **kwargs)
@@ -176,14 +183,19 @@ special(*forms("numel"), *forms("nelement"))(_counted("x.numel()"))
 special(getter("nbytes"))(_counted("x.nbytes"))
 
 
-@special(*forms("detach"), getter("data"))
-def detached(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+@dataclass(frozen=True)
+class _Shared(Pure):
     """The same memory without a gradient: a write into one is a write into both."""
-    result = check.judge(_DETACH, func, args, kwargs)
-    share(result, args[0])
-    if read(args[0]).owner is not None:
-        named_alike(check.operand(args[0]), result)
-    return result
+
+    def __call__(
+        self, check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        result = check.judge(self, func, args, kwargs)
+        share(result, args[0])
+        if read(args[0]).owner is not None:
+            named_alike(check.operand(args[0]), result)
+        return result
 
 
-_DETACH: Final = Pure("detach", lambda input: _SAME.infer("detach", (input,), {}))
+special(*forms("detach"))(_Shared("detach", lambda input: _SAME.infer("detach", (input,), {})))
+special(getter("data"))(_Shared("data", lambda input: _SAME.infer("data", (input,), {})))

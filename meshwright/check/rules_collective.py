@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -284,7 +285,8 @@ def _leaves(dim: list[Factor], axis: str, degree: int, place: int) -> list[Facto
         if any(axis == name for name, _ in factor.axes):
             if before != 1 or factor.axes[-1][0] != axis:
                 raise _strided(axis, place)
-            factor = Factor(factor.length, factor.axes[:-1], factor.local * degree)
+            left = factor.axes[:-1]
+            factor = Factor(factor.length, left, factor.local * degree if left else factor.length)
         before *= factor.local
         found.append(factor)
     return found
@@ -294,7 +296,12 @@ def _joins(dim: list[Factor], axis: str, degree: int, shard: Shard) -> list[Fact
     """The dim when each rank of an axis keeps its run of it: a part of the first factor that has any left."""
     at = next((n for n, factor in enumerate(dim) if factor.local > 1), len(dim) - 1)
     factor = dim[at]
-    if factor.local % degree:
+    if shard.sizes is not None:
+        inner = math.prod(each.length for each in dim[at + 1 :])
+        if any(size % inner for size in shard.sizes):
+            raise _strided(axis, shard.dim)
+        shard = S(shard.dim, tuple(size // inner for size in shard.sizes))
+    elif factor.local % degree:
         raise _strided(axis, shard.dim)
     cut = Factor(factor.length, (*factor.axes, (axis, shard)), factor.local // degree)
     return [*dim[:at], cut, *dim[at + 1 :]]

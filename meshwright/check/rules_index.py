@@ -69,7 +69,7 @@ def setitem(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], k
         return check.note_written(func(*args, **kwargs), target, [mine, *seen])
     places = [each for each in seen if each is not theirs]
     _demand_same_places(mine, places)
-    written = _written(check, _Write(given, tuple(target[index].shape)), mine, theirs, places)
+    written = _written(check, _Write(given, lambda: tuple(target[index].shape)), mine, theirs, places)
     check.demand_unplaced("a write", mine.tag.layout)
     demand_unshared("a write", target)
     result = func(*args, **kwargs)
@@ -111,10 +111,10 @@ def _demand_same_places(target: Operand, index: list[Operand]) -> None:
 
 
 class _Write(NamedTuple):
-    """Where a write goes. places: the index as rules see it; shape: of what it says, on this rank."""
+    """Where a write goes. places: the index as rules see it; shape: of what it says, on this rank, if it fits there."""
 
     places: Any
-    shape: Shape
+    shape: Callable[[], Shape]
 
 
 def _written(check: TypeCheck, at: _Write, target: Operand, value: Any, index: list[Operand]) -> Tag:
@@ -145,7 +145,7 @@ def _into_part(check: TypeCheck, at: _Write, target: Operand, value: Any) -> Tag
                 demand_kept("a write", target, written)
             else:
                 region = getitem(target, given)
-                part = check.operand_of(region.tag, shape, target)
+                part = check.operand_of(region.tag, shape(), target)
                 written = _WRITTEN.infer("a write", (part, value), {})
                 demand_kept("a write", part, written)
             return written.tag

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -211,13 +212,10 @@ def _operand(input: Operand, items: list[Any]) -> Operand:
 
 def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     """One tensor of places for each of some dims, which are whole; the tensors are spread over each other."""
-    labels: Labels = tuple(range(len(input.shape)))
     count = max(len(each.shape) for each in tensors)
     picked = tuple(("picked", n) for n in range(count))
-    own = {
-        dim: place for dim, each in zip(at, tensors, strict=True) if (place := _all_of(input, dim, each)) is not None
-    }
-    labels = tuple(picked[own[dim]] if dim in own else dim for dim in labels)
+    own: dict[Label, Label] = {dim: picked[place] for dim, place in own_places(input, at, tensors).items()}
+    labels = tuple(own.get(dim, dim) for dim in range(len(input.shape)))
     rest = [(dim, each) for dim, each in zip(at, tensors, strict=True) if dim not in own]
     terms = [Term("input", input, labels)]
     terms += [Term("index", each, picked[count - len(each.shape) :]) for _, each in rest]
@@ -230,16 +228,19 @@ def _by_places(input: Operand, at: list[int], tensors: list[Operand]) -> Result:
     return propagate("indexing", terms, value, out, along=along)
 
 
-def _all_of(input: Operand, dim: int, index: Operand) -> int | None:
-    """Along which dim of the index, from its end, stand all places that a rank holds of a dim that is cut, in order.
-
-    None where others do.
+def own_places(input: Operand, at: Sequence[int], tensors: Sequence[Operand]) -> dict[int, int]:
+    """Of the dims that are picked from by one tensor of places each, those that are cut and of which all places that a
+    rank holds are taken, in order -> along which dim of what is picked, from its end.
     """
-    if index.tag.fresh is not Fresh.PLACES or not input.layout.sharding(dim):
-        return None
-    along = [at for at, length in enumerate(index.shape) if length != 1] or [0]
-    all_of_it = len(along) == 1 and math.prod(index.shape) == input.shape[dim]
-    return along[0] - len(index.shape) if all_of_it else None
+    found: dict[int, int] = {}
+    for dim, index in zip(at, tensors, strict=True):
+        along = [place for place, length in enumerate(index.shape) if length != 1] or [0]
+        place = along[0] - len(index.shape)
+        all_of_it = len(along) == 1 and math.prod(index.shape) == input.shape[dim]
+        counted = index.tag.fresh is Fresh.PLACES and bool(input.layout.sharding(dim))
+        if counted and all_of_it and place not in found.values():  # of two dims, together, it would be a diagonal
+            found[dim] = place
+    return found
 
 
 def _by_mask(input: Operand, at: list[int], tensors: list[Operand]) -> Result:

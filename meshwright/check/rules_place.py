@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
 from meshwright.check.rule import pure
-from meshwright.check.rules_pick import MASKED, masked_write, pointed
+from meshwright.check.rules_pick import MASKED, masked_write, own_places, pointed
 from meshwright.check.rules_view import from_front
 from meshwright.check.term import Factor, Label, Labels, Sum, Term
 
@@ -126,13 +126,17 @@ def index_put(input: Operand, indices: tuple[Any, ...], values: Operand, accumul
     picked = tuple(("picked", n) for n in range(max(len(index.shape) for index in indices)))
     places = (*picked, *range(count, len(input.shape)))
     shared = places[len(places) - len(values.shape) :]
-    labels = tuple(range(len(input.shape)))
+    own = {dim: picked[place] for dim, place in own_places(input, range(count), indices).items()}
+    labels = tuple(own.get(dim, dim) for dim in range(len(input.shape)))
     terms = [Term("input", input, labels), Term("values", values, shared)]
-    terms += [Term(f"index {n}", index, picked[len(picked) - len(index.shape) :]) for n, index in enumerate(indices)]
+    terms += [
+        Term(f"index {n}", index, picked[len(picked) - len(index.shape) :])
+        for n, index in enumerate(indices)
+        if n not in own
+    ]
     chosen = [Factor(n, linear=False) for n in range(2, len(terms))]
-    along: dict[Label, str] = dict.fromkeys(range(count), "")
-    if not accumulate:
-        along |= dict.fromkeys(picked, "")
+    needed = [*labels[:count], *([] if accumulate else picked)]
+    along: dict[Label, str] = {label: "" for label in needed if label not in own.values()}
     value = ((Factor(0), *(() if accumulate else chosen)), (Factor(1), *chosen))
     return propagate("index_put", terms, value, labels, along=along)
 

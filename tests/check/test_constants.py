@@ -72,17 +72,52 @@ def test_it_is_right_on_one_device(name, axis, degree, each):
     assert kind in (S(0), P)
 
 
-def write(value):
-    def program(x):
-        x[torch.arange(x.shape[0]), bits(x).sum(1) - 2] -= value
-        return x * 1.0
-
-    return program
+def entry(x):
+    """One place of each row."""
+    return torch.arange(x.shape[0]), bits(x).sum(1) - 2
 
 
-def test_an_entry_of_each_row_is_written():
-    x = Held(sample((4, WIDTH), 1), {"tp": S(0)}, wants=False)
-    assert agrees(write(2.0), on("tp", 2), x=x) == {"tp": S(0)}
+def subtracted(x):
+    x[entry(x)] -= 2.0
+    return x * 1.0
+
+
+def put(x):
+    return x.index_put(entry(x), torch.tensor(2.0, dtype=x.dtype))
+
+
+def added(x):
+    return x.index_put(entry(x), x.sum(1), accumulate=True)
+
+
+def put_in_place(x):
+    found = torch.zeros_like(x)
+    return found.index_put_(entry(x), x[:, 0]) + x
+
+
+@pytest.mark.parametrize("write", [subtracted, put, added, put_in_place])
+def test_an_entry_of_each_row_is_written(write):
+    x = Held(sample((4, WIDTH), 1), {"tp": S(0)}, wants=write is not subtracted)
+    assert agrees(write, on("tp", 2), x=x) == {"tp": S(0)}
+
+
+BOTH = ParallelismDims(cp=2, tp=2)
+DIAGONALS = {
+    "picked": lambda x: x[torch.arange(x.shape[0]), torch.arange(x.shape[1])],
+    "put": lambda x: x.index_put((torch.arange(x.shape[0]), torch.arange(x.shape[1])), torch.tensor(0.0)),
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_a_diagonal_of_what_a_rank_holds_is_none_of_the_whole(name):
+    x = Held(sample((4, 4), 1), {"cp": S(0), "tp": S(1)})
+    assert refusal(lambda rank: DIAGONALS[name](x.on_rank(BOTH, rank)), BOTH).code is Code.LENGTH
+
+
+def test_a_grid_of_places_is_all_that_a_rank_holds():
+    x = Held(sample((4, 6), 1), {"cp": S(0), "tp": S(1)})
+    found = agrees(lambda x: x[torch.arange(x.shape[0])[:, None], torch.arange(x.shape[1])], BOTH, x=x)
+    assert found == {"cp": S(0), "tp": S(1)}
 
 
 VALUES = {

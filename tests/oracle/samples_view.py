@@ -37,6 +37,12 @@ def rising_places(count):
     return Input((count,), lambda x: x.argsort(), torch.int64, False)
 
 
+def in_one_vector(x):
+    """Some of what came back of a vector with all values of two tensors."""
+    both = [x, x * 3.0]
+    return _unflatten_dense_tensors(_flatten_dense_tensors(both) * 2.0, both)
+
+
 VIEW: list[Sample] = [
     sample("permute", lambda x: x.permute(2, 0, 1), Z),
     sample("transpose", lambda x: x.transpose(0, -1), Z),
@@ -131,7 +137,7 @@ VIEW: list[Sample] = [
         for name in ["hstack", "vstack", "dstack", "column_stack", "row_stack"]
         if hasattr(torch, name)
     ),
-    sample("flatten_dense_tensors", of_list(_flatten_dense_tensors), X, (4, 6)),
+    sample("flatten_dense_tensors", in_one_vector, X),
     sample(
         "unflatten_dense_tensors", lambda x: _unflatten_dense_tensors(x, [torch.empty(6, 4), torch.empty(12)])[0], (36,)
     ),
