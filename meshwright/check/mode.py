@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
-from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand
+from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand, stale
 from meshwright.check.parts import Parts
 from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
@@ -51,6 +51,9 @@ from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, V
 from meshwright.types.layout import SpmdLayout
+
+if TYPE_CHECKING:
+    from meshwright.check.entering import Region
 
 
 class _Outcome(NamedTuple):
@@ -93,6 +96,7 @@ class TypeCheck(TorchFunctionMode):
         self.told: Problem | None = None
         """What was said last."""
         self.paused = False
+        self.region: Region | None = None
         self.mesh: View = View({})
         self.degree: Mapping[str, int] = {}
         self.numbers: list[Number] = []
@@ -126,6 +130,8 @@ class TypeCheck(TorchFunctionMode):
                 result = self.judge(rule, func, rule.spell(args), kwargs)
             else:
                 result = rule(self, func, grounded(args), grounded(kwargs) if kwargs else kwargs)
+            if self.region is not None:
+                self.region.saw(args, kwargs, result)
             return result if self.trace is None else numbered(self, result)
         except Refused as refused:
             problem = self.told = self.problem(func, args, kwargs, refused)
@@ -159,7 +165,7 @@ class TypeCheck(TorchFunctionMode):
             found = operand(here, tuple(x.shape), wants, x.dtype, self.mesh, self.degree)
             self._answers.operands[key] = found
         if found.known and VERSION in noted and noted[VERSION][1] != x._version and is_stale(x):
-            raise _stale(x)
+            raise stale(x)
         return found
 
     def operand_of(self, tag: Tag, shape: Shape, like: Operand) -> Operand:
@@ -468,18 +474,6 @@ class TypeCheck(TorchFunctionMode):
 
 STATES: Final[dict[Any, Callable[..., Any]]] = {}
 """Calls by which the author states a type: after an error they are believed."""
-
-
-def _stale(x: Tensor) -> Refused:
-    refused = Refused(
-        "the memory of a tensor was written by a call that was not judged, since its type was noted",
-        "nothing is known of what it holds now",
-        "write it where the checker sees it; or state what it is: assert_type(x, {axis: type}) after the write",
-        code=Code.STALE,
-    )
-    tag = read(x)
-    refused.operands = (Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, {}),)
-    return refused
 
 
 def _unruled(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch import Tensor
 
 from meshwright.check.refusal import Refused
 from meshwright.check.source import name_of
-from meshwright.check.tag import Factors, Tag
+from meshwright.check.tag import Factors, Tag, read
 from meshwright.codes import Code
 from meshwright.comm.number import Origin, Source
 from meshwright.comm.transport import Transport
@@ -112,6 +113,19 @@ def operand(
         return Operand(tag, shape, whole_shape(shape, tag.layout, mesh), flows, dtype, tag.layout, degree)
     whole = tuple(math.prod(factors) for factors in tag.factors)
     return Operand(tag, shape, whole, flows, dtype, on_dims(tag.layout, tag.factors), degree)
+
+
+def stale(x: Tensor) -> Refused:
+    """What is said of a tensor whose memory was written by a call that nobody judged."""
+    refused = Refused(
+        "the memory of a tensor was written by a call that was not judged, since its type was noted",
+        "nothing is known of what it holds now",
+        "write it where the checker sees it; or state what it is: assert_type(x, {axis: type}) after the write",
+        code=Code.STALE,
+    )
+    tag = read(x)
+    refused.operands = (Operand(tag, tuple(x.shape), tuple(x.shape), False, x.dtype, tag.layout, {}),)
+    return refused
 
 
 def on_dims(layout: SpmdLayout, factors: Factors) -> SpmdLayout:

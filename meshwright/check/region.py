@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Final, TypeVar, cast
 
@@ -14,13 +14,13 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from meshwright.check import source
 from meshwright.check.author import Types, layout_of
 from meshwright.check.context import active, local
-from meshwright.check.entering import Entering, undeclarable
-from meshwright.check.refusal import change
+from meshwright.check.entering import Entering, Region, demand_declared
+from meshwright.check.refusal import Refused, change
 from meshwright.codes import Code
 from meshwright.comm.declare import assert_type
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.argument import shown
-from meshwright.types.kinds import R, Shard, SpmdType, V
+from meshwright.types.kinds import SpmdType
 from meshwright.types.layout import SpmdLayout
 from meshwright.types.partition import PartitionSpec
 
@@ -51,14 +51,15 @@ def local_map(*, in_types: Any = Infer, out_types: Any, in_grad_types: Any = Non
     def decorate(function: F) -> F:
         @wraps(function)
         def region(*args: Any, **kwargs: Any) -> Any:
-            if active() is None:
+            check = active()
+            if check is None:
                 return function(*args, **kwargs)
             if isinstance(in_types, (tuple, list)) and len(in_types) > len(args):
                 args, kwargs = _in_order(function, args, kwargs)
             if in_types is not Infer:
                 _state_each(args, in_types, "argument", function)
-            _demand_gradients(args, kwargs, in_types, in_grad_types, function)
-            with local():
+            declared = _declared(args, in_types, in_grad_types, function)
+            with local(), Region(declared, args, kwargs, function).entered(check):
                 result = function(*args, **kwargs)
             return _state_each(result, out_types, "result", function)
 
@@ -149,10 +150,12 @@ def _mismatch(function: Callable[..., Any], what: str) -> Problem:
     )
 
 
-def _demand_gradients(
-    args: Any, kwargs: Mapping[str, Any], in_types: Any, in_grad_types: Any, function: Callable[..., Any]
-) -> None:
-    """What is declared of a gradient is the dual of the argument's type; where R meets what differs it is declared."""
+def _declared(args: Any, in_types: Any, in_grad_types: Any, function: Callable[..., Any]) -> list[Entering]:
+    """The tensors among the positional arguments, with what is declared of them and of their gradients.
+
+    Errors: `SpmdTypeError` where a gradient is not the dual of the argument's type, or is not declared where R meets
+    what differs.
+    """
     if in_types is Infer:
         values, shape = tree_flatten(_tupled(args))
         layouts = [layout_of(value) if isinstance(value, Tensor) else None for value in values]
@@ -180,12 +183,20 @@ def _demand_gradients(
                         code=Code.REGION,
                     )
                 )
+    flows = torch.is_grad_enabled()
     entering = [
-        Entering(f"argument {place}", value, layout, _layout(grad) if grad is not None else {})
+        Entering(f"argument {place}", layout, flows and value.requires_grad, _layout(grad) if grad is not None else {})
         for place, (value, layout, grad) in enumerate(zip(values, layouts, grads, strict=True))
         if isinstance(value, Tensor) and layout is not None
     ]
-    _demand_declared([*entering, *undeclarable(args, kwargs, function)], function)
+    try:
+        demand_declared(entering)
+    except Refused as refused:
+        where = f"{source.line()}, {called(function)}"
+        raise SpmdTypeError(
+            Problem(where=where, what=refused.what, why=refused.why, fix=refused.fix, code=refused.code)
+        ) from None
+    return entering
 
 
 def _tupled(tree: Any) -> Any:
@@ -197,29 +208,3 @@ def _tupled(tree: Any) -> Any:
 
 def _layout(kind: Any) -> Types:
     return kind.layout() if isinstance(kind, PartitionSpec) else cast(Types, kind)
-
-
-def _demand_declared(entering: Sequence[Entering], function: Callable[..., Any]) -> None:
-    """Where R meets what differs from rank to rank, its gradient is declared, if it has one.
-
-    Errors: `SpmdTypeError` where it is not.
-    """
-    for one in entering if torch.is_grad_enabled() else ():
-        if not one.value.requires_grad:
-            continue
-        for axis, kind in one.layout.items():
-            others = [other.layout[axis] for other in entering if axis in other.layout]
-            differs = [other for other in others if other is V or isinstance(other, Shard)]
-            if kind is R and differs and axis not in (one.grad or {}):
-                declared = f"in_grad_types with {{{axis!r}: P}} for {one.name}"
-                if one.grad is None:
-                    declared = f"{one.name} as a positional argument, with {{{axis!r}: P}} for it in in_grad_types"
-                raise SpmdTypeError(
-                    Problem(
-                        where=f"{source.line()}, {one.name} of {called(function)}",
-                        what=f"it is R on axis {axis!r} and meets {differs[0]!r} in a region that declares no gradient",
-                        why=f"R meets {differs[0]!r}: the gradient is P, each rank's own part; there is no default",
-                        fix=declared,
-                        code=Code.REGION,
-                    )
-                )
