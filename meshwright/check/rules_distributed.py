@@ -48,8 +48,6 @@ RAW: Final = {
     "all_to_all": Raw("VS", V, "all_to_all(x, {axis!r}, src=V, dst=V)"),
     "broadcast": Raw("RIVS", R, "x as it is, where it is R; or all_gather(x, {axis!r}, src=V, dst=R)"),
     "scatter": Raw("RIV", V, "convert(x, {axis!r}, src=R, dst=V)"),
-    "send": Raw("RIVS", V, "a pipeline edge that carries the layout"),
-    "recv": Raw("", V, "a pipeline edge that carries the layout"),
 }
 """By what ranks do with one another."""
 
@@ -67,10 +65,6 @@ _IN_PLACE: Final = {
     "all_to_all": ("all_to_all", 1, 0),
     "gather": ("gather", 0, 1),
     "scatter": ("scatter", 1, 0),
-    "send": ("send", 0, None),
-    "isend": ("send", 0, None),
-    "recv": ("recv", None, 0),
-    "irecv": ("recv", None, 0),
 }
 """Function of torch.distributed -> what it does, and which of its first two arguments it reads and writes."""
 _NAMES: Final = {
@@ -152,6 +146,8 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         axes = _axes(check, kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None))
         op = kwargs.get("op") or next((a for a in args if isinstance(a, dist.ReduceOp.RedOpType)), dist.ReduceOp.SUM)
         tag = _after(what, axes, read_, op)
+        if what == "broadcast" and not check.local:
+            _demand_uncut(axes, read_)
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
             _apart(outputs, read_)
@@ -162,6 +158,23 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         return result
 
     return check.run(judged, original, args, dict(kwargs))
+
+
+def _demand_uncut(axes: tuple[str, ...], inputs: list[Tensor]) -> None:
+    """Of what is one tensor over the ranks, no rank takes the positions of another in place of its own.
+
+    Errors: `Refused`.
+    """
+    for x in inputs:
+        for axis in axes:
+            kind = read(x).layout.get(axis)
+            if isinstance(kind, Shard):
+                raise Refused(
+                    f"broadcast of torch.distributed over axis {axis!r} takes a tensor that is {kind!r}",
+                    "the ranks hold different positions of it, and would all hold those of one",
+                    change("x", axis, kind, R),
+                    code=Code.RAW_COLLECTIVE,
+                )
 
 
 def _apart(outputs: Any, inputs: list[Tensor]) -> None:
