@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar, overload
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from meshwright.check.algebra import agree
 from meshwright.check.context import active, local
 from meshwright.check.function_adjoint import untried
+from meshwright.check.function_apart import apart, copied, is_kept_elsewhere
 from meshwright.check.function_body import Body, Context
 from meshwright.check.function_call import argument_names
 from meshwright.check.function_ranks import trial
@@ -114,7 +114,7 @@ def _judged(
     before = [check.operand(x) for x in inputs]
     with local(), Body():
         outputs = original(cls, *args, **kwargs)
-    results = [outputs] if isinstance(outputs, Tensor) else [x for x in outputs if isinstance(x, Tensor)]
+    results = _tensors(outputs)
     computed = [read(x).layout for x in results]
     declared = _declared(cls, hook, outputs, results, args)
     for place_, (found, stated) in enumerate(zip(computed, declared, strict=True)):
@@ -128,10 +128,34 @@ def _judged(
         tuple(check.degree.items()),
     )
     if key not in _proven and any(x.requires_grad for x in results):
-        _proven[key] = _prove(check, cls, args, outputs, results, declared)
+        kept = is_kept_elsewhere()
+        with apart():
+            tried = _again(original, cls, args, kwargs, declared) if kept else (args, outputs, results)
+            _proven[key] = _prove(check, cls, *tried, declared)
     for trusted in _proven.get(key, ()):
         check.report.trust(check.report.claims, replace(trusted, where=line()))
     return outputs
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [x for x in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if isinstance(x, Tensor)]
+
+
+def _again(
+    original: Callable[..., Any],
+    cls: type,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    declared: Sequence[SpmdLayout],
+) -> tuple[tuple[Any, ...], Any, list[Tensor]]:
+    """The call once more, so that backward finds what was saved: its arguments, outputs, and the tensors of these."""
+    args = tuple(map(copied, args))
+    with local(), trial(), Body():
+        outputs = original(cls, *args, **kwargs)
+    results = _tensors(outputs)
+    for x, stated in zip(results, declared, strict=True):
+        write(x, typed(stated))
+    return args, outputs, results
 
 
 def _undeclared(cls: type) -> Refused:
@@ -162,7 +186,7 @@ def _declared(
     for x in results:
         write(x, UNKNOWN)
         x.__dict__[APART] = True
-    with saved_tensors_hooks(_same, _same):  # what a checkpoint keeps is counted, and nothing of this is kept
+    with apart():
         said = hook(outputs, **chosen) if stamps else hook(**chosen)
     if stamps:
         found = [read(x).layout for x in results]
@@ -182,10 +206,6 @@ def _declared(
             ),
         )
     return found
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def _demand_alike(
