@@ -59,9 +59,13 @@ class Carry(torch.autograd.Function):
     """Applies a bound step; its gradient is carried by the step's backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: BoundStep) -> Tensor:
-        ctx.bound, ctx.dtype = bound, x.dtype
+    def forward(x: Tensor, bound: BoundStep) -> Tensor:
         return bound.run(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, BoundStep], output: Tensor) -> None:
+        x, ctx.bound = inputs
+        ctx.dtype = x.dtype
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -75,10 +79,13 @@ class CarryInPlace(Carry):
     """`Carry` whose result takes the place of its input."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: BoundStep) -> Tensor:
-        ctx.bound, ctx.dtype = bound, x.dtype
-        ctx.mark_dirty(x)
+    def forward(x: Tensor, bound: BoundStep) -> Tensor:
         return x.copy_(bound.run(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, BoundStep], output: Tensor) -> None:
+        Carry.setup_context(ctx, inputs, output)
+        ctx.mark_dirty(output)
 
 
 def _demanded_dims(step: Step, group: Transport, options: Options) -> int:
