@@ -106,11 +106,12 @@ def _span(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
+def nearest(name: object, names: Sequence[str]) -> str:
     """`", did you mean 'x_BLD'?"` for the likeliest of `names`, "" if none is like `name`.
 
     Upper and lower case are alike, and so are a word and one that begins with it: x and x_BLD.
     """
+    name = str(name)
     known = {other.lower(): other for other in reversed(names) if other != name}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     close = close or [other for other in known if name and other.startswith(name.lower())][:1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from meshwright.check.operand import Operand
-from meshwright.check.tag import Tag, read, write
+from meshwright.check.tag import Tag, held, read, write
 from meshwright.types.kinds import V
 from meshwright.types.layout import SpmdLayout
 
@@ -29,8 +29,21 @@ def told(x: Tensor, owner: weakref.ref[Tensor]) -> None:
     gradient = None if leaf is None else leaf.grad
     if gradient is None or gradient is x:
         return
-    held, now = read(gradient).layout, read(x).layout
+    before, now = read(gradient).layout, read(x).layout
     kinds = dict(now)
-    for axis in {*held.sharded, *now.sharded} & now.keys():
-        kinds[axis] = held[axis] if axis in held.sharded else V
+    for axis in {*before.sharded, *now.sharded} & now.keys():
+        kinds[axis] = before[axis] if axis in before.sharded else V
     write(gradient, Tag(SpmdLayout(kinds), owner=owner))
+
+
+def refreshed(gradient: Tensor) -> Tag:
+    """The tag of a gradient that is a part of another tensor, after what was written into that one since."""
+    tag = read(gradient)
+    if gradient._base is None or not tag.layout:
+        return tag
+    memory = held(gradient).layout
+    cut = {*memory.sharded, *tag.layout.sharded}
+    kinds = {axis: kind if axis in cut else memory.get(axis, kind) for axis, kind in tag.layout.items()}
+    if SpmdLayout(kinds) is not tag.layout:
+        write(gradient, replace(tag, layout=SpmdLayout(kinds)))
+    return read(gradient)

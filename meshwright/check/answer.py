@@ -24,21 +24,29 @@ def inferred(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], call:
     one that torch does not take either.
     """
     try:
-        return rule.infer(*given, **named)
-    except (Refused, MeshwrightError):
-        raise
-    except Exception as error:
-        if not any(name in _ALSO or name in _IN_ORDER for name in named):
-            raise _unanswered(rule, error, *call) from error
-    renamed = {_ALSO.get(name, name): value for name, value in named.items()}
-    last = tuple([renamed.pop(name) for name in _IN_ORDER if name in renamed])
-    first = (renamed.pop("input"),) if "input" in renamed and (last or "input" not in named) else ()
-    try:
-        return rule.infer(*first, *given, *last, **renamed)
+        return in_its_words(rule, given, named)
     except (Refused, MeshwrightError):
         raise
     except Exception as error:
         raise _unanswered(rule, error, *call) from error
+
+
+def in_its_words(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The rule's results, also where the call has other names for arguments.
+
+    Errors: `Refused` where the types do not fit; whatever the rule raises where it does not know the form of the call.
+    """
+    try:
+        return rule.infer(*given, **named)
+    except (Refused, MeshwrightError):
+        raise
+    except Exception:
+        if not any(name in _ALSO or name in _IN_ORDER for name in named):
+            raise
+    renamed = {_ALSO.get(name, name): value for name, value in named.items()}
+    last = tuple([renamed.pop(name) for name in _IN_ORDER if name in renamed])
+    first = (renamed.pop("input"),) if "input" in renamed and (last or "input" not in named) else ()
+    return rule.infer(*first, *given, *last, **renamed)
 
 
 def refusal_of(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> Refused | None:

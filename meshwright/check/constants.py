@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import Tensor
 
 from meshwright.check.algebra import Result
-from meshwright.check.answer import refusal_of
+from meshwright.check.answer import in_its_words, refusal_of
 from meshwright.check.demand import demand_no_share
 from meshwright.check.operand import Operand
 from meshwright.check.refusal import Refused
@@ -32,6 +32,10 @@ def are_cut(
 
     Errors: `Refused` where the local length of a dim becomes a value of what is alike on all ranks.
     """
+    partial = any(each.partial for each in seen)
+    if partial and rule.name in _COMPARE:  # who holds a sum against a length asks whether all are there
+        check.numbers.clear()
+        return False
     made = _made_as_long(check, rule, given, named) if check.numbers else False
     if made is None:
         return False
@@ -39,10 +43,9 @@ def are_cut(
         return False
     if not all(each.tag.fresh is not None for each in seen):
         return False
-    partial = any(each.partial for each in seen)
     if rule.name in _READ and not partial:
         return made or refusal_of(rule, given, named) is None
-    return made or not (rule.name in _COMPARE and (partial or check.numbers))
+    return made or not (rule.name in _COMPARE and check.numbers)
 
 
 def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any]) -> bool | None:
@@ -54,7 +57,7 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
         return False
     cut: bool | None = False
     try:
-        made = rule.infer(*given, **named)
+        made = in_its_words(rule, given, named)
         cut = isinstance(made, Result) and bool(made.tag.layout.cut)
     except Refused as refused:
         reads = refused.owned or rule.name in _COMPARE  # of a constant it takes what places it wants
@@ -68,7 +71,7 @@ def _made_as_long(check: TypeCheck, rule: Pure, given: tuple[Any, ...], named: M
 
 
 _COMPARE: Final = frozenset(form for name in ("eq", "ne", "lt", "le", "gt", "ge") for form in (name, f"__{name}__"))
-"""A constant is held against a length by who asks whether it is as long, or full."""
+"""A constant is held against others, and against lengths."""
 _READ: Final = frozenset(
     ["all", "any", "max", "min", "amax", "amin", "mean", "argmax", "argmin", "__getitem__", "select", "narrow"]
 )

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meshwright.check import source
 from meshwright.check.algebra import agree
+from meshwright.check.aliases import refreshed
 from meshwright.check.context import active, is_type_checking
 from meshwright.check.intercept import listening
 from meshwright.check.memory import overwritten
@@ -68,7 +69,7 @@ def autograd_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs
 def get_grad(check: TypeCheck, func: Callable[..., Any], args: Call, kwargs: Mapping[str, Any]) -> Tensor | None:
     """`.grad` carries the dual of its parameter, until another type is known of it."""
     gradient: Tensor | None = func(*args, **kwargs)
-    if gradient is not None and read(gradient) is UNKNOWN:
+    if gradient is not None and refreshed(gradient) is UNKNOWN:
         write(gradient, gradient_tag(args[0]))
     return gradient
 
@@ -235,7 +236,7 @@ def _demand_unreduced(leaf: Tensor) -> None:
     """Backward adds to `.grad` what each rank contributes; a sum that is reduced already must not be added to."""
     if leaf.grad is None:
         return
-    for axis, kind in read(leaf.grad).layout.items():
+    for axis, kind in refreshed(leaf.grad).layout.items():
         expected = expected_gradient(leaf).get(axis)
         if expected is not None and not agree(expected, kind, flows=False):
             raise Refused(
@@ -339,7 +340,7 @@ def _unfit(x: Tensor) -> list[tuple[str, SpmdType]]:
     """The axes on which the gradient of `x` is still a sum and `x` is none, or is V where `x` is alike on all ranks."""
     if x.grad is None:
         return []
-    held, found = read(x).layout, read(x.grad).layout
+    held, found = read(x).layout, refreshed(x.grad).layout
     return [
         (axis, kind)
         for axis, kind in found.items()

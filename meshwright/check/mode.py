@@ -46,7 +46,7 @@ from meshwright.check.trace import numbered, static
 from meshwright.codes import Code
 from meshwright.comm.followed import grounded
 from meshwright.comm.mesh_axis import MeshAxis
-from meshwright.comm.number import Number, Source
+from meshwright.comm.number import Number, Source, is_length
 from meshwright.comm.scope import View, current_mesh
 from meshwright.errors import Problem, SpmdTypeError
 from meshwright.types.kinds import I, P, R, V
@@ -342,6 +342,8 @@ class TypeCheck(TorchFunctionMode):
         if not all(each.tag.fresh is not None for each in seen):
             return UNKNOWN
         own = self._places.union(*[each.layout.varying for each in seen])
+        if not self.local:  # one device would have made it of the length over all ranks
+            own = own.union(*[self._here(number) for number in self.numbers if is_length(number)])
         layout = SpmdLayout(dict.fromkeys(sorted(own), V))
         return typed(layout) if self._places else constant(layout, Fresh.ZERO if zero else Fresh.CONSTANT)
 

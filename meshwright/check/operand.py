@@ -85,6 +85,11 @@ class Operand:
         object.__setattr__(self, "known", len(self.layout) > 0)
         object.__setattr__(self, "partial", P in self.layout.values())
         axes = [self.layout.sharding(dim) for dim in range(len(self.shape))]
+        if self.tag.fresh is not None and self.layout.varying:  # each rank made it as long as it wanted
+            axes = [
+                each or self.layout.varying if length != 1 else each
+                for each, length in zip(axes, self.shape, strict=True)
+            ]
         cuts = tuple(
             Origin(Source.LENGTH, frozenset(each), f"x.shape[{dim}]", order=each) if each else None
             for dim, each in enumerate(axes)

@@ -108,7 +108,8 @@ def _length(local: int, origin: Origin | None) -> int:
 def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a rank holds; the length of a sharded dim says that it is not that of the whole."""
     found = func(*args, **kwargs)
-    if not read(args[0]).layout.cut:
+    tag = read(args[0])
+    if not tag.layout.cut and (tag.fresh is None or not tag.layout):
         return found
     cuts = check.operand(args[0]).cuts
     if not cuts:

@@ -15,14 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from meshwright.check.aliases import told
 from meshwright.check.context import active
 from meshwright.check.demand import tensors_of
 from meshwright.check.function_collectives import axes_of
 from meshwright.check.intercept import mode_is_on, place
+from meshwright.check.memory import overwritten
 from meshwright.check.mode import TypeCheck
 from meshwright.check.refusal import Refused, change
 from meshwright.check.rule import FUNCTIONAL
-from meshwright.check.tag import read, typed, write, written
+from meshwright.check.tag import Tag, read, typed, write, written
 from meshwright.codes import Code
 from meshwright.comm.followed import whole
 from meshwright.comm.number import Origin, Source
@@ -151,13 +153,22 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
         with torch._C.DisableTorchFunction():
             result = original(*args, **kwargs)
             _apart(outputs, read_)
-            for x in tensors_of(outputs):
-                if tag is not None:
-                    write(x, typed(tag))
-                    written(x)
+            if tag is not None:
+                for x in tensors_of(outputs):
+                    _put(x, typed(tag))
         return result
 
     return check.run(judged, original, args, dict(kwargs))
+
+
+def _put(x: Tensor, tag: Tag) -> None:
+    """What a tensor, and its memory by any other name, is from now on."""
+    owner = read(x).owner
+    write(x, tag)
+    written(x)
+    overwritten(x, tag)
+    if owner is not None:
+        told(x, owner)
 
 
 def _demand_uncut(axes: tuple[str, ...], inputs: list[Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import torch
 from torch import Tensor
@@ -87,15 +87,21 @@ def _cut_as_asked(made: Tag, name: str, args: tuple[Any, ...], kwargs: Mapping[s
         if is_length(size) and size.origin.share
         for axis in size.origin.order or size.origin.axes
     ]
-    if not asked:
+    own = {axis for size in sizes if _is_place(size) for axis in size.origin.axes}
+    if not asked and not own:
         return made
     kinds: dict[str, SpmdType] = {}
     for axis, dim in asked:
         kinds[axis] = V if axis in kinds else S(dim)
+    kinds |= dict.fromkeys(sorted(own), V)
     layout = SpmdLayout(kinds)
     if made.fresh is not None:
         return constant(layout, made.fresh)
     return typed(layout.replace(**{axis: kind for axis, kind in made.layout.items() if axis not in layout}))
+
+
+def _is_place(value: Any) -> TypeGuard[Number]:
+    return isinstance(value, Number) and value.origin.source is Source.INDEX
 
 
 _BY_FAN: Final = {

@@ -181,6 +181,23 @@ OWN = {
     "half of these": lambda n: torch.ones(n, n).tril().sum(),
     "on their diagonal": lambda n: torch.full((n, n), 2.0).trace(),
     "places over a diagonal": lambda n: torch.triu_indices(n, n).sum(),
+    "a part of a line": lambda n: torch.arange(8)[:n].sum(),
+    "what comes behind": lambda n: torch.arange(8)[n:].sum(),
+    "a part of a table": lambda n: torch.eye(8)[None, :, :n].sum(),
+    "narrowed": lambda n: torch.arange(8).narrow(0, 0, n).sum(),
+    "in pieces": lambda n: torch.arange(8).split(n)[0].sum(),
+    "turned": lambda n: torch.arange(8).roll(n)[0],
+    "padded": lambda n: F.pad(torch.ones(2), (0, n), value=1.0).sum(),
+    "a mask by a length": lambda n: (torch.arange(8) < n).sum(),
+    "a mask by a length, the other way": lambda n: torch.where(n > torch.arange(8), 1.0, 0.0).sum(),
+    "set up to it": lambda n: (lambda m: (m.__setitem__(slice(None, n), 1.0), m)[1])(torch.zeros(8)).sum(),
+    "as long as a place": lambda n: torch.ones(spmd.axis_index("tp") + 1).sum(),
+}
+LONG = {
+    "places": lambda n: torch.arange(n).numel(),
+    "a dim of these": lambda n: torch.arange(n).shape[0],
+    "the second of two": lambda n: torch.zeros(n, n).size(1),
+    "places over a diagonal": lambda n: torch.tril_indices(n, n).shape[1],
 }
 """What one device makes of the length over all ranks; each rank makes something else."""
 
@@ -192,6 +209,17 @@ def test_what_counts_to_a_local_length_is_each_ranks_own(name):
     with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
         made = r.on_rank(dims, 0) * OWN[name](x.on_rank(dims, 0).shape[0])
         assert spmd.layout_of(made)["tp"] is V
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_as_long_as_a_rank_makes_it_is_no_number_for_all(name):
+    dims, x = on("tp", 2), Held(sample((4, WIDTH), 2), {"tp": S(0)})
+
+    def program(rank):
+        mine = x.on_rank(dims, rank)
+        return mine.sum(0) / LONG[name](mine.shape[0])
+
+    assert refusal(program, dims).code is Code.LENGTH
 
 
 def places(x, axis):

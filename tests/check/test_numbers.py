@@ -106,8 +106,7 @@ CUT = {
     "broadcast": {"tp": S(0)},
     "mapped over": {"tp": S(0)},
     "zeros by numbers": {"tp": S(1)},
-    "a range": {"tp": V},
-    "a mask": {"tp": V},
+    **{name: {"tp": V} for name in ("a range", "a mask", "expanded", "a cut", "an entry", "padded", "classes")},
 }
 """What is made as long as a rank's part is cut as it is, or a rank's own."""
 """Constants that are as long as what a rank holds are cut as that is."""
