@@ -22,6 +22,7 @@ from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand, stale
+from meshwright.check.own_lengths import as_own
 from meshwright.check.parts import Parts
 from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
@@ -190,6 +191,7 @@ class TypeCheck(TorchFunctionMode):
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
         if self._meets_numbers:
             args, kwargs = grounded(args), grounded(kwargs)
+            given, named = as_own(self, given, named, seen)
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
         typed_any = partial = made = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
+from meshwright.check.own_parts import cut_like, of_rank
 from meshwright.check.refusal import Refused, along_shard
 from meshwright.check.rule import Pure, getter, pure, special
 from meshwright.check.rules_view import flatten, from_front, permute, transpose, unsqueeze, view
@@ -47,8 +48,10 @@ def movedim(input: Operand, source: Any, destination: Any) -> Result:
 
 @pure("view_as", "reshape_as")
 def view_as(input: Operand, other: Operand) -> Result:
-    """As `view` in the shape of another tensor, over all ranks too."""
+    """As `view` in the shape of another tensor, over all ranks too; what is a rank's own is cut as that is."""
     result = view(input, *other.shape)
+    if result.whole == of_rank(other).whole:
+        result = cut_like(result, other)
     if result.whole != other.whole:
         raise Refused(
             f"view_as makes a tensor of shape {result.whole} over all ranks, and other has {other.whole}",

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
+from meshwright.check.own_parts import of_rank
 from meshwright.check.refusal import along_shard, placed_by
 from meshwright.check.rule import pure
 from meshwright.check.rules_pick import at_place, ends_at
@@ -77,8 +78,13 @@ def select(input: Operand, dim: int, index: Any) -> Result:
 
 @pure("cat", "concat", "concatenate")
 def cat(tensors: tuple[Operand, ...], dim: int = 0) -> Result:
-    """End to end along one dim, which is whole; all of one type. A vector of nothing is left out, as torch does."""
+    """End to end along one dim, which is whole; all of one type. A vector of nothing is left out, as torch does.
+
+    Of gradients that are vectors it makes one to be reduced, and V where one of them is cut.
+    """
     tensors = tuple([tensor for tensor in tensors if tensor.shape != (0,)]) or tensors
+    if all(len(tensor.shape) == 1 and tensor.tag.owner is not None for tensor in tensors):
+        tensors = tuple(map(of_rank, tensors))
     labels = tuple(range(len(tensors[0].shape)))
     at = from_front(dim, len(labels))
     terms = [_joined(n, tensor, labels, at) for n, tensor in enumerate(tensors)]

@@ -12,9 +12,10 @@ import torch
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.formula import Formula
 from meshwright.check.operand import Operand, keeps_sums
+from meshwright.check.own_parts import cut_like
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
-from meshwright.check.tag import ZERO, Tag, read, written
+from meshwright.check.tag import ZERO, read, written
 from meshwright.check.term import Labels, Term, opaque
 
 if TYPE_CHECKING:
@@ -176,8 +177,8 @@ def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
     """
     own = isinstance(src, Operand) and src.known and src.shape == input.shape
     if own and input.tag.owner is not None:  # a gradient that was reduced elsewhere
-        written = _NEW.infer("a write", (input, src), {}).tag
-        return Result(Tag(written.layout, counted=written.counted, owner=input.tag.owner), None, anew=True)
+        written = cut_like(_NEW.infer("a write", (input, src), {}), input).tag
+        return Result(replace(written, owner=input.tag.owner), None, anew=True)
     if input.known:
         return _OVERWRITTEN.infer("a write", (input, src), {})
     return Result(_NEW.infer("a write", (input, src), {}).tag, None, anew=True)

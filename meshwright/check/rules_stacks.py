@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from meshwright.check.algebra import Result, propagate
 from meshwright.check.operand import Operand
+from meshwright.check.own_parts import cut_like, of_rank
 from meshwright.check.rule import pure
 from meshwright.check.rules_dims import relabelled
 from meshwright.check.rules_pieces import cat, flip, split, stack
 from meshwright.check.rules_view import from_front
-from meshwright.check.tag import typed
 from meshwright.check.term import Factor, Label, Term
-from meshwright.types.kinds import Shard, V
-from meshwright.types.layout import SpmdLayout
 
 
 @pure("tensor_split")
@@ -116,7 +113,7 @@ def flipud(input: Operand) -> Result:
 def flatten_dense_tensors(tensors: tuple[Operand, ...]) -> Result:
     """All values of some tensors in one vector: what is reduced together; linear in all, V where one of them is cut."""
     labels = [tuple((n, dim) for dim in range(len(one.shape))) for n, one in enumerate(tensors)]
-    own = [_of_rank(one) for one in tensors]
+    own = [of_rank(one) for one in tensors]
     terms = [Term(f"tensors[{n}]", one, mine) for n, (one, mine) in enumerate(zip(own, labels, strict=True))]
     lengths: dict[Label, int] = {"flat": sum(math.prod(one.whole) for one in own)}
     value = [(Factor(n),) for n in range(len(terms))]
@@ -129,12 +126,6 @@ def unflatten_dense_tensors(flat: Operand, tensors: tuple[Operand, ...]) -> tupl
     return tuple(_taken(flat, one) for one in tensors)
 
 
-def _of_rank(one: Operand) -> Operand:
-    """What a rank holds of a tensor, as a tensor of its own: V where it is cut."""
-    layout = SpmdLayout({axis: V if isinstance(kind, Shard) else kind for axis, kind in one.layout.items()})
-    return replace(one, tag=typed(layout, one.tag.counted), whole=one.shape, layout=layout) if one.layout.cut else one
-
-
 def _taken(flat: Operand, one: Operand) -> Result:
     labels = tuple(range(len(one.shape)))
     found = propagate(
@@ -143,9 +134,6 @@ def _taken(flat: Operand, one: Operand) -> Result:
         ((Factor(0),),),
         labels,
         along={"flat": ""},
-        lengths=dict(enumerate(_of_rank(one).whole)),
+        lengths=dict(enumerate(of_rank(one).whole)),
     )
-    cuts = {axis: kind for axis, kind in one.tag.layout.items() if isinstance(kind, Shard)}
-    if not cuts or any(found.tag.layout.get(axis) is not V for axis in cuts):
-        return found
-    return Result(typed(found.tag.layout.replace(**cuts), found.tag.counted, one.tag.factors), one.whole)
+    return cut_like(found, one)

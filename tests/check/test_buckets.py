@@ -101,7 +101,34 @@ GRID = ParallelismDims(dp_shard=2, tp=2)
 TOKENS, WEIGHTS = sample((4, 6), 1), (sample((6, 4), 2), sample((6, 2), 3))
 
 
-def step(rank, dim, back, reduce):
+def at_once(grads, reduce):
+    return _unflatten_dense_tensors(reduce(_flatten_dense_tensors(grads)), grads)
+
+
+def end_to_end(grads, reduce):
+    flat, start, found = reduce(torch.cat([g.reshape(-1) for g in grads])), 0, []
+    for g in grads:
+        found.append(flat[start : start + g.numel()].view_as(g))
+        start += g.numel()
+    return found
+
+
+def in_pieces(grads, reduce):
+    flat = reduce(torch.hstack([g.view(-1) for g in grads]))
+    return [part.view_as(g) for part, g in zip(flat.split([g.numel() for g in grads]), grads, strict=True)]
+
+
+def narrowed(grads, reduce):
+    flat = reduce(torch.nn.utils.parameters_to_vector(grads))
+    first = grads[0].numel()
+    parts = flat.narrow(0, 0, first), flat.narrow(0, first, grads[1].numel())
+    return [part.view(g.shape) for part, g in zip(parts, grads, strict=True)]
+
+
+WAYS = [at_once, end_to_end, in_pieces, narrowed]
+
+
+def step(rank, dim, back, reduce, way=at_once):
     """One step on two weights that are cut along a dim: gradients are reduced over dp in one vector and copied back."""
     x = spmd.assert_type(local({"dp": S(0), "tp": R}, TOKENS, GRID, rank), {"dp": S(0), "tp": R})
     kinds = {"dp": R, "tp": S(dim)}
@@ -109,9 +136,8 @@ def step(rank, dim, back, reduce):
     leaves = [spmd.assert_type(local(kinds, w, GRID, rank).clone().requires_grad_(), kinds) for w in weights]
     sum((x @ (w if dim else w.T)).square().sum() for w in leaves).backward()
     grads = [w.grad for w in leaves]
-    flat = reduce(_flatten_dense_tensors(grads))
     with torch.no_grad():
-        for mine, found in zip(leaves, _unflatten_dense_tensors(flat, grads), strict=True):
+        for mine, found in zip(leaves, way(grads, reduce), strict=True):
             back(mine.grad, found)
     torch.optim.SGD(leaves, lr=1.0).step()
     return [w.detach() if dim else w.detach().T for w in leaves]
@@ -134,6 +160,18 @@ def test_what_is_reduced_and_copied_back_is_right(back, dim):
     for place, whole in enumerate(stepped()):
         found = denoted({"dp": R, "tp": S(1)}, [rank[place] for rank in ranks], GRID)
         torch.testing.assert_close(found, whole)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_vector_is_made_and_taken_apart_in_any_way(way, dim):
+    ranks = judged(lambda rank: step(rank, dim, torch.Tensor.copy_, summed, way), GRID)
+    for place, whole in enumerate(stepped()):
+        found = denoted({"dp": R, "tp": S(1)}, [rank[place] for rank in ranks], GRID)
+        torch.testing.assert_close(found, whole)
+    with pytest.raises(SpmdTypeError) as error:
+        judged(lambda rank: step(rank, dim, torch.Tensor.copy_, lambda flat: flat * 2.0, way), GRID)
+    assert {problem.code for problem in error.value.problems} == {Code.REDUCED}
 
 
 @pytest.mark.parametrize("back", BACK)

@@ -1,0 +1,43 @@
+"""Local lengths beside tensors that are a rank's own, V: of these they are lengths and places like any."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshwright.check.operand import Cut, Operand
+from meshwright.comm.number import Number, is_length
+from meshwright.types.kinds import V
+
+if TYPE_CHECKING:
+    from meshwright.check.mode import TypeCheck
+
+
+def as_own(
+    check: TypeCheck, given: tuple[Any, ...], named: dict[str, Any], seen: Sequence[Operand]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with plain numbers for lengths of dims that are cut over axes on which all tensors are V."""
+    typed = [each for each in seen if each.known and each.tag.fresh is None]
+    if check.local or not typed:
+        return given, named
+    own = [
+        number
+        for number in check.numbers
+        if is_length(number) and all(each.layout.get(axis) is V for each in typed for axis in number.origin.axes)
+    ]
+    if not own:
+        return given, named
+    check.numbers[:] = [number for number in check.numbers if not _is_one(number, own)]
+    return tuple(_plain(value, own) for value in given), {name: _plain(value, own) for name, value in named.items()}
+
+
+def _plain(value: Any, own: Collection[Number]) -> Any:
+    if isinstance(value, Number):
+        return value.plain if _is_one(value, own) else value
+    if type(value) is Cut:
+        return Cut(*[_plain(each, own) for each in value[:3]])
+    return tuple(_plain(each, own) for each in value) if type(value) is tuple else value
+
+
+def _is_one(number: Number, own: Collection[Number]) -> bool:
+    return any(number is each for each in own)
