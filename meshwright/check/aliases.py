@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from meshwright.check.memory import is_shared
 from meshwright.check.operand import Operand
 from meshwright.check.tag import Tag, held, read, write
 from meshwright.types.kinds import V
@@ -15,8 +16,11 @@ from meshwright.types.layout import SpmdLayout
 
 
 def named_alike(gradient: Operand, made: object) -> None:
-    """Note that what was made of a gradient is all of it, by another name."""
-    if isinstance(made, Tensor) and made.numel() == math.prod(gradient.shape):
+    """Note that what was made of a gradient is all of it by another name, where it is."""
+    leaf = None if gradient.tag.owner is None else gradient.tag.owner()
+    if leaf is None or leaf.grad is None or not isinstance(made, Tensor):
+        return
+    if made.numel() == math.prod(gradient.shape) and is_shared(made, leaf.grad):
         write(made, replace(read(made), owner=gradient.tag.owner))
 
 
@@ -27,7 +31,10 @@ def told(x: Tensor, owner: weakref.ref[Tensor]) -> None:
     """
     leaf = owner()
     gradient = None if leaf is None else leaf.grad
-    if gradient is None or gradient is x:
+    if gradient is None or gradient is x or not is_shared(gradient, x):
+        return
+    if read(x).fresh is not None:
+        write(gradient, read(x))
         return
     before, now = read(gradient).layout, read(x).layout
     kinds = dict(now)

@@ -88,13 +88,13 @@ def of_constants(outcomes: Any) -> Any:
     return outcomes._replace(tag=constant(tag.layout, tag.fresh or Fresh.CONSTANT, tag.factors))
 
 
-def is_view(seen: Sequence[Operand], made: Any) -> bool:
-    """Whether what a call made of one tensor is a view that is what the tensor is: nothing yet, or all places."""
+def kept_by(seen: Sequence[Operand], made: Any) -> Fresh | None:
+    """What a view of a constant is, as that is: nothing yet, or all places; None where it is another constant."""
     if len(seen) != 1 or not isinstance(made, Tensor) or made._base is None:
-        return False
+        return None
     (one,) = seen
     places = one.tag.fresh is Fresh.PLACES and math.prod(made.shape) == math.prod(one.shape)
-    return places or (one.tag.empty and not one.layout)
+    return one.tag.fresh if places or (one.tag.empty and not one.layout.cut) else None
 
 
 def is_zero(rule: Pure, given: tuple[Any, ...], named: Mapping[str, Any], seen: Sequence[Operand]) -> bool:

@@ -76,7 +76,7 @@ class Region:
 
         Errors: `Refused` where what enters has a gradient that is declared nowhere, or makes one of another.
         """
-        made = list(tensors_of(result))
+        made = list(tensors_of(args[:1] if result is None else result))  # a write returns nothing
         taken = list(tensors_of((args, tuple(kwargs.values())))) if made else []
         flows = torch.is_grad_enabled() and any(x.requires_grad or is_functorch_wrapped_tensor(x) for x in made)
         for x in taken:
@@ -84,7 +84,8 @@ class Region:
             if tag.layout and tag.fresh is None and x not in self._inside:
                 name = self._names.get(id(x)) or source.name_of(x)
                 self._entering.append(Entering(name, tag.layout, flows and x.requires_grad, None))
-                demand_declared(self._entering)
+                beside = [Entering("", read(each).layout, False, None) for each in taken if each is not x]
+                demand_declared([*self._entering, *beside])
         for x in made:
             if not any(x is each for each in taken):
                 self._inside[x] = True

@@ -31,24 +31,23 @@ def apart() -> Iterator[None]:
         hooks.append(innermost)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     modes = dispatch._get_current_dispatch_mode_stack()
-    counted = any(isinstance(mode, _SELECTIVE) for mode in modes)
     others = [mode for mode in modes if not isinstance(mode, _SELECTIVE)]
-    _exchange(modes, others if counted else modes)
+    _exchange(modes, others)
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
             yield
     finally:
-        _exchange(others if counted else modes, modes)
+        _exchange(others, modes)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def copied(value: Any) -> Any:
-    """A tensor of the same type that holds the same, and is no part of any graph; what is no tensor as it is."""
+    """A tensor of the same type that holds the same, in a graph of its own; what is no tensor as it is."""
     if not isinstance(value, Tensor):
         return value
     with torch._C.DisableTorchFunction():
-        made = value.detach().clone().requires_grad_(value.requires_grad)
+        made = value.detach().clone().requires_grad_(value.requires_grad).clone()  # no leaf: it may be written in place
     write(made, read(value))
     return made
 

@@ -75,6 +75,12 @@ def _storage(x: Tensor) -> Any:
     return None
 
 
+def is_shared(x: Tensor, y: Tensor) -> bool:
+    """Whether both lie in one storage."""
+    mine, theirs = _storage(x), _storage(y)
+    return mine is not None and theirs is not None and bool(mine._cdata == theirs._cdata)
+
+
 def writes(x: Tensor) -> list[Written]:
     """What was written into the storage of `x`; nothing where it has none, as inside a transform."""
     storage = _storage(x)

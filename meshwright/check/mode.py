@@ -16,13 +16,13 @@ from meshwright.check import source
 from meshwright.check.algebra import Result
 from meshwright.check.aliases import named_alike, told
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept, refusal_of
-from meshwright.check.constants import are_cut, is_view, is_zero, of_constants
+from meshwright.check.constants import are_cut, is_zero, kept_by, of_constants
 from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
 from meshwright.check.elsewhere import on_mesh, other_ranks, patterns
 from meshwright.check.forget import forgotten
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import FULL, Cut, Operand, Shape, local_shape, operand, stale
-from meshwright.check.own_lengths import as_own
+from meshwright.check.own_lengths import OWN, as_own
 from meshwright.check.parts import Parts
 from meshwright.check.refusal import Refused, mixed, no_rule, placed
 from meshwright.check.report import Call, Report
@@ -179,6 +179,7 @@ class TypeCheck(TorchFunctionMode):
         if self._meets_numbers:
             self.begin()
         values: list[Any] = []
+        own: frozenset[str] = frozenset()
         for argument in args:
             kind = type(argument)
             if kind is Tensor or kind is Parameter:
@@ -191,7 +192,7 @@ class TypeCheck(TorchFunctionMode):
         named = {name: self.seen_by_rules(argument, seen) for name, argument in kwargs.items()} if kwargs else {}
         if self._meets_numbers:
             args, kwargs = grounded(args), grounded(kwargs)
-            given, named = as_own(self, given, named, seen)
+            given, named, own = as_own(self, given, named, seen)
         if self.trace is not None:
             self.note_call(rule.name, (*args, *kwargs.values()))
         typed_any = partial = made = False
@@ -241,6 +242,8 @@ class TypeCheck(TorchFunctionMode):
             raise reason from error
         into = result if target is None else target
         self.note(outcomes, into)
+        for tensor in tensors_of(result) if own else ():
+            tensor.__dict__[OWN] = own
         if partial:
             for each in seen:
                 demand_exact(rule.name, each, into)
@@ -250,7 +253,7 @@ class TypeCheck(TorchFunctionMode):
                 told(tensor, tag.owner)
             if not tag.layout:
                 overwritten(tensor, read(tensor))
-        if target is None and seen[0].tag.owner is not None and isinstance(result, Tensor) and result._base is not None:
+        if target is None and seen[0].tag.owner is not None:
             named_alike(seen[0], result)
         return Parts(result) if type(result) is tuple else result
 
@@ -305,7 +308,7 @@ class TypeCheck(TorchFunctionMode):
         """An entry of a list: in a region a length, which may be another one on each rank."""
         if self.local and isinstance(value, Number) and value.origin.source is Source.INDEX and isinstance(value, int):
             self._meets_numbers = True
-            self._places.update(self._here(value))
+            self._places.update(self.axes_of(value))
             return int(value)
         return self.seen_by_rules(value, seen)
 
@@ -336,7 +339,7 @@ class TypeCheck(TorchFunctionMode):
         tag = self._plain(seen, zero) if seen else UNKNOWN
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, Tensor):
-                write(tensor, seen[0].tag if is_view(seen, tensor) else tag)
+                write(tensor, constant(tag.layout, fresh) if (fresh := kept_by(seen, tensor)) is not None else tag)
         return Parts(result) if type(result) is tuple else result
 
     def _plain(self, seen: Sequence[Operand], zero: bool) -> Tag:
@@ -345,7 +348,7 @@ class TypeCheck(TorchFunctionMode):
             return UNKNOWN
         own = self._places.union(*[each.layout.varying for each in seen])
         if not self.local:  # one device would have made it of the length over all ranks
-            own = own.union(*[self._here(number) for number in self.numbers if is_length(number)])
+            own = own.union(*[self.axes_of(number) for number in self.numbers if is_length(number)])
         layout = SpmdLayout(dict.fromkeys(sorted(own), V))
         return typed(layout) if self._places else constant(layout, Fresh.ZERO if zero else Fresh.CONSTANT)
 
@@ -392,14 +395,14 @@ class TypeCheck(TorchFunctionMode):
         """Whether all that is wrong is which dim is cut, where that is not followed."""
         return self.local and refused.cut is not None
 
-    def _here(self, number: Number) -> list[str]:
+    def axes_of(self, number: Number) -> list[str]:
         """The axes of this mesh that a number is about."""
         return sorted(number.origin.axes & self.degree.keys())
 
     def _number(self, number: Number, seen: list[Operand]) -> Any:
         """A rank's place on an axis is V there; what else a number may be is for the rules to say."""
         if number.origin.source is Source.INDEX:
-            layout = SpmdLayout(dict.fromkeys(self._here(number), V))
+            layout = SpmdLayout(dict.fromkeys(self.axes_of(number), V))
             length = int(number) if isinstance(number, int) else None
             key = layout, "number", type(number), length
             found = self._answers.operands.get(key)
@@ -409,7 +412,7 @@ class TypeCheck(TorchFunctionMode):
                 made = operand(tag, (), False, dtype, self.mesh, self.degree)
                 found = self._answers.operands[key] = replace(made, length=length)
             seen.append(found)
-            self._places.update(self._here(number))
+            self._places.update(self.axes_of(number))
             return found
         self.numbers.append(number)
         return number

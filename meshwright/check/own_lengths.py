@@ -1,9 +1,9 @@
-"""Local lengths beside tensors that are a rank's own, V: of these they are lengths and places like any."""
+"""Local lengths beside vectors that are a rank's own, V: of these they are lengths and places, and theirs are such."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from meshwright.check.operand import Cut, Operand
 from meshwright.comm.number import Number, is_length
@@ -13,22 +13,28 @@ if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
 
 
+OWN: Final = "_spmd_own_lengths"
+"""Attribute of what was made so: the axes on which its lengths are a rank's own."""
+
+
 def as_own(
     check: TypeCheck, given: tuple[Any, ...], named: dict[str, Any], seen: Sequence[Operand]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with plain numbers for lengths of dims that are cut over axes on which all tensors are V."""
+) -> tuple[tuple[Any, ...], dict[str, Any], frozenset[str]]:
+    """The arguments with plain numbers for lengths of dims that are cut over axes on which all tensors are V, vectors
+    each; and these axes.
+    """
     typed = [each for each in seen if each.known and each.tag.fresh is None]
-    if check.local or not typed:
-        return given, named
     own = [
         number
         for number in check.numbers
         if is_length(number) and all(each.layout.get(axis) is V for each in typed for axis in number.origin.axes)
     ]
-    if not own:
-        return given, named
+    if check.local or not own or not typed or any(len(each.shape) != 1 for each in typed[:1]):
+        return given, named, frozenset()
     check.numbers[:] = [number for number in check.numbers if not _is_one(number, own)]
-    return tuple(_plain(value, own) for value in given), {name: _plain(value, own) for name, value in named.items()}
+    plain = {name: _plain(value, own) for name, value in named.items()}
+    axes = frozenset().union(*[number.origin.axes for number in own])
+    return tuple(_plain(value, own) for value in given), plain, axes
 
 
 def _plain(value: Any, own: Collection[Number]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from meshwright.check.aliases import named_alike
 from meshwright.check.formula import Formula
 from meshwright.check.memory import overwritten
 from meshwright.check.operand import Operand
+from meshwright.check.own_lengths import OWN
 from meshwright.check.refusal import Refused
 from meshwright.check.rule import Handler, Pure, forms, getter, setter, special
 from meshwright.check.rules_pointwise import FORMULAS
@@ -104,14 +105,23 @@ def _length(local: int, origin: Origin | None) -> int:
     return local if origin is None else whole(local, origin)
 
 
+def _cuts(check: TypeCheck, x: Tensor) -> Sequence[Origin | None]:
+    """What to say of the local length of each dim; empty where all are whole."""
+    cuts: Sequence[Origin | None] = check.operand(x).cuts
+    own: frozenset[str] = x.__dict__.get(OWN, frozenset())
+    if cuts or not own:
+        return cuts
+    return [Origin(Source.LENGTH, own, f"x.shape[{dim}]", order=tuple(sorted(own))) for dim in range(x.dim())]
+
+
 @special(getter("shape"), torch.Tensor.size)
 def shaped(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a rank holds; the length of a sharded dim says that it is not that of the whole."""
     found = func(*args, **kwargs)
     tag = read(args[0])
-    if not tag.layout.cut and (tag.fresh is None or not tag.layout):
+    if not tag.layout.cut and (tag.fresh is None or not tag.layout) and OWN not in args[0].__dict__:
         return found
-    cuts = check.operand(args[0]).cuts
+    cuts = _cuts(check, args[0])
     if not cuts:
         return found
     if isinstance(found, torch.Size):
@@ -173,7 +183,7 @@ def whole_length(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ..
 def _counted(text: str) -> Handler:
     def count(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         found = func(*args, **kwargs)
-        axes = {axis for origin in check.operand(args[0]).cuts if origin is not None for axis in origin.axes}
+        axes = {axis for origin in _cuts(check, args[0]) if origin is not None for axis in origin.axes}
         return whole(found, Origin(Source.LENGTH, frozenset(axes), text)) if axes else found
 
     count.__doc__ = f"How much a rank holds: {text}."

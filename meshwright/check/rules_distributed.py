@@ -163,7 +163,9 @@ def _seen(original: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs
 
 def _put(x: Tensor, tag: Tag) -> None:
     """What a tensor, and its memory by any other name, is from now on."""
-    owner = read(x).owner
+    before, owner = read(x), read(x).owner
+    if before.factors is not None and before.layout.sharded == tag.layout.sharded:  # reduced in place: of the same dims
+        tag = typed(tag.layout, tag.counted, before.factors)
     write(x, tag)
     written(x)
     overwritten(x, tag)

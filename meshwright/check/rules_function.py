@@ -194,8 +194,8 @@ def _declared(
         each = [said] if isinstance(said, (Mapping, Tensor)) else list(said or ())
         found = [read(one).layout if isinstance(one, Tensor) else SpmdLayout(one) for one in each]
     if len(found) != len(results) or not all(found):
-        by_place = f"; {stamps[0]}, which stands by position, is the outputs: arguments of forward stand behind a *"
-        by_place = by_place if stamps and stamps[0] in given else ""
+        by_place = "; {}, which stands by position, is the outputs: arguments of forward stand behind a *"
+        by_place = by_place.format(stamps[0]) if stamps and stamps[0] in given else ""
         raise _named(
             cls,
             Refused(

@@ -15,8 +15,9 @@ from meshwright.check.operand import Operand, keeps_sums
 from meshwright.check.own_parts import cut_like
 from meshwright.check.refusal import rounded
 from meshwright.check.rule import INFER, Pure, getter, pure, special
-from meshwright.check.tag import ZERO, read, written
+from meshwright.check.tag import ZERO, read, typed, written
 from meshwright.check.term import Labels, Term, opaque
+from meshwright.types.kinds import Shard, V
 
 if TYPE_CHECKING:
     from meshwright.check.mode import TypeCheck
@@ -169,6 +170,13 @@ _OVERWRITTEN: Final = Formula.read("input, src: input + src")
 _NEW: Final = Formula.read("input, src: src")
 
 
+def _own(written: Result, buffer: Operand) -> Result:
+    """What is written into a buffer as long as a rank made it: a rank's own, unless it is cut."""
+    layout = written.tag.layout
+    kinds = {axis: V for axis in buffer.layout.varying if not isinstance(layout.get(axis), Shard)}
+    return Result(typed(layout.replace(**kinds), written.tag.counted), None, anew=True)
+
+
 @pure("copy", "fill")
 def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
     """What replaces the values of a tensor has the type of what it replaces, or one that could be added to it.
@@ -179,6 +187,10 @@ def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
     if own and input.tag.owner is not None:  # a gradient that was reduced elsewhere
         written = cut_like(_NEW.infer("a write", (input, src), {}), input).tag
         return Result(replace(written, owner=input.tag.owner), None, anew=True)
+    if input.tag.owner is not None and type(src) in (int, float) and src == 0:
+        return zeroed(input)
+    if input.tag.fresh is not None and input.layout.varying:
+        return _own(_NEW.infer("a write", (input, src), {}), input)
     if input.known:
         return _OVERWRITTEN.infer("a write", (input, src), {})
     return Result(_NEW.infer("a write", (input, src), {}).tag, None, anew=True)
@@ -186,7 +198,9 @@ def overwritten(input: Operand, src: Any, non_blocking: bool = False) -> Result:
 
 @pure("zero")
 def zeroed(input: Operand) -> Result:
-    """Zeros are of any type, and so of the one that the tensor has."""
+    """Zeros are of any type, and so of the one that the tensor has; a gradient begins anew."""
+    if input.tag.owner is not None:
+        return Result(ZERO, None, anew=True)
     return Result(ZERO if input.tag.fresh is not None else input.tag, input.whole)
 
 

@@ -191,9 +191,11 @@ OWN = {
     "a mask by a length": lambda n: (torch.arange(8) < n).sum(),
     "a mask by a length, the other way": lambda n: torch.where(n > torch.arange(8), 1.0, 0.0).sum(),
     "set up to it": lambda n: (lambda m: (m.__setitem__(slice(None, n), 1.0), m)[1])(torch.zeros(8)).sum(),
+    "zeros as far": lambda n: torch.zeros(8)[:n].exp().sum(),
     "as long as a place": lambda n: torch.ones(spmd.axis_index("tp") + 1).sum(),
 }
 LONG = {
+    "zeros as far": lambda n: torch.zeros(8)[:n].numel(),
     "places": lambda n: torch.arange(n).numel(),
     "a dim of these": lambda n: torch.arange(n).shape[0],
     "the second of two": lambda n: torch.zeros(n, n).size(1),
@@ -211,6 +213,35 @@ def test_what_counts_to_a_local_length_is_each_ranks_own(name):
         assert spmd.layout_of(made)["tp"] is V
 
 
+WRITTEN = {
+    "rows up to it": lambda o, n, r: o.__setitem__(slice(None, n), r[0]),
+    "rows behind it": lambda o, n, r: o.__setitem__(slice(n, None), r[0]),
+    "a row at it": lambda o, n, r: o.__setitem__(n, r[0]),
+    "columns up to it": lambda o, n, r: o.__setitem__((Ellipsis, slice(None, n - 2)), r[:, :2]),
+    "copied": lambda o, n, r: o[:n].copy_(r[:4]),
+    "narrowed and copied": lambda o, n, r: o.narrow(0, 0, n).copy_(r[:4]),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_up_to_a_local_length_is_each_ranks_own(name):
+    dims = on("tp", 2)
+    r, x = Held(sample((8, WIDTH), 1), {"tp": R}), Held(sample((8, WIDTH), 2), {"tp": S(0)})
+    with spmd.set_current_mesh(spmd.mesh(tp=2)), spmd.typecheck():
+        buffer = torch.zeros(8, WIDTH, dtype=torch.float64)
+        WRITTEN[name](buffer, x.on_rank(dims, 0).shape[0], r.on_rank(dims, 0))
+        assert spmd.layout_of(r.on_rank(dims, 0) * buffer)["tp"] is V
+
+
+@pytest.mark.parametrize("make", [torch.zeros, torch.empty])
+def test_a_buffer_that_is_taken_as_far_as_a_dim_takes_that_dim(make):
+    def program(x):
+        buffer = make(12, WIDTH, dtype=x.dtype)[: x.shape[0]]
+        return buffer.copy_(x) * x
+
+    assert agrees(program, on("tp", 2), x=Held(sample((8, WIDTH), 2), {"tp": S(0)})) == {"tp": S(0)}
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_as_long_as_a_rank_makes_it_is_no_number_for_all(name):
     dims, x = on("tp", 2), Held(sample((4, WIDTH), 2), {"tp": S(0)})
@@ -218,6 +249,19 @@ def test_as_long_as_a_rank_makes_it_is_no_number_for_all(name):
     def program(rank):
         mine = x.on_rank(dims, rank)
         return mine.sum(0) / LONG[name](mine.shape[0])
+
+    assert refusal(program, dims).code is Code.LENGTH
+
+
+def test_a_part_of_a_ranks_own_vector_is_as_long_as_the_rank_made_it():
+    dims, x = on("tp", 2), Held(sample((4, WIDTH), 2), {"tp": S(0)})
+    own = Held(sample((2, 8), 3), {"tp": V})
+
+    def program(rank):
+        mine = x.on_rank(dims, rank)
+        part = own.on_rank(dims, rank)[: mine.shape[0]]
+        assert spmd.layout_of(part) == {"tp": V}
+        return mine.sum(0) / part.shape[0]
 
     assert refusal(program, dims).code is Code.LENGTH
 

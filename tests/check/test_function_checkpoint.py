@@ -9,7 +9,8 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import meshwright.spmd as spmd
-from tests.check.programs_alone import MESH
+from meshwright.codes import Code
+from tests.check.programs_alone import MESH, refused
 
 R, S = spmd.R, spmd.S
 
@@ -63,3 +64,39 @@ def test_gradients_are_those_without_a_checker(name, block):
         checked = gradients()
     for found, wanted in zip(checked, gradients(), strict=True):
         assert torch.equal(found, wanted)
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+    @staticmethod
+    def spmd_typecheck(*, x):
+        return {"tp": S(0)}
+
+
+@pytest.mark.parametrize("block", [name for name in BLOCKS if "engine" not in name])
+def test_it_may_write_in_place(block):
+    def gradient():
+        x = spmd.assert_type(torch.ones(4, 6, requires_grad=True), {"tp": S(0)})
+        BLOCKS[block](lambda x: InPlace.apply(x * 1).square(), x).sum().backward()
+        return x.grad
+
+    with spmd.set_current_mesh(MESH), spmd.typecheck():
+        checked = gradient()
+    assert torch.equal(checked, gradient())
+
+
+@pytest.mark.parametrize("said", [None, (), {}, ({"tp": S(0)}, {"tp": S(0)})])
+def test_one_type_is_said_of_each_output(said):
+    cls = type("Typed", (Square,), {"spmd_typecheck": staticmethod(lambda *, x: said)})
+    problem = refused(
+        lambda: cls.apply(spmd.assert_type(torch.ones(4, 6, requires_grad=True), {"tp": S(0)})), Code.FUNCTION
+    )
+    assert "return one {axis: type} for each output" in problem.fix

@@ -175,7 +175,29 @@ class Overloaded:
         return self.w
 
 
+def written(w):
+    def product(x):
+        y = x * 1
+        y[0] = w[0]
+        return y * x
+
+    return product
+
+
+def written_itself(w):
+    row = spmd.assert_type(torch.ones(6, dtype=w.dtype, requires_grad=True), {"tp": R})
+
+    def product(x):
+        y = x * 1
+        y[0] = row
+        return y * x
+
+    return product
+
+
 WAYS = {
+    "a write of a part": written,
+    "a write of it": written_itself,
     "a method of the class above": Derived,
     "a hook of a module": by_a_hook,
     "what is cached": cached,
