@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torch import Tensor
 
-from meshwright.check.memory import is_shared
+from meshwright.check.memory import is_shared, overwritten
 from meshwright.check.operand import Operand
-from meshwright.check.tag import Tag, held, read, write
+from meshwright.check.tag import Tag, held, read, write, written
 from meshwright.types.kinds import V
 from meshwright.types.layout import SpmdLayout
 
@@ -41,6 +42,16 @@ def told(x: Tensor, owner: weakref.ref[Tensor]) -> None:
     for axis in {*before.sharded, *now.sharded} & now.keys():
         kinds[axis] = before[axis] if axis in before.sharded else V
     write(gradient, Tag(SpmdLayout(kinds), owner=owner))
+
+
+def note_writes(before: Iterable[tuple[Tensor, Tag]]) -> None:
+    """Tensors were written, of which the tags are those from before: it is known of their other names too."""
+    for x, tag in before:
+        written(x)
+        if tag.owner is not None:
+            told(x, tag.owner)
+        if not tag.layout:
+            overwritten(x, read(x))
 
 
 def refreshed(gradient: Tensor) -> Tag:

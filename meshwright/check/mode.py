@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.check import source
 from meshwright.check.algebra import Result
-from meshwright.check.aliases import named_alike, told
+from meshwright.check.aliases import named_alike, note_writes
 from meshwright.check.answer import Answers, Applied, answers_on, inferred, kept, refusal_of
 from meshwright.check.constants import are_cut, is_zero, kept_by, of_constants
 from meshwright.check.demand import demand_exact, demand_no_share, tensors_of
@@ -41,7 +41,6 @@ from meshwright.check.tag import (
     read,
     typed,
     write,
-    written,
 )
 from meshwright.check.trace import numbered, static
 from meshwright.codes import Code
@@ -66,6 +65,7 @@ class _Outcome(NamedTuple):
 
 _FULL: Final = None, None, None
 _NONE: Final[Mapping[str, Any]] = {}
+_NO_AXES: Final[frozenset[str]] = frozenset()
 
 _PLAIN: Final = frozenset({int, bool, str, type(None), torch.dtype})
 """Types of arguments that rules see as they are."""
@@ -179,7 +179,7 @@ class TypeCheck(TorchFunctionMode):
         if self._meets_numbers:
             self.begin()
         values: list[Any] = []
-        own: frozenset[str] = frozenset()
+        own = _NO_AXES
         for argument in args:
             kind = type(argument)
             if kind is Tensor or kind is Parameter:
@@ -213,11 +213,10 @@ class TypeCheck(TorchFunctionMode):
             elif "out" in named:
                 del named["out"]
                 target = kwargs["out"]
-        before: list[tuple[Tensor, Tag]] = []
         if target is not None:
-            for tensor in tensors_of(target):
+            before = [(tensor, read(tensor)) for tensor in tensors_of(target)]
+            for tensor, _ in before:
                 demand_unshared(rule.name, tensor)
-                before.append((tensor, read(tensor)))
         manner = self._manner() if self._meets_numbers or self.varying_seed else self.local
         key: tuple[Any, ...] = func, given, manner
         if named or target is not None:
@@ -242,18 +241,15 @@ class TypeCheck(TorchFunctionMode):
             raise reason from error
         into = result if target is None else target
         self.note(outcomes, into)
-        for tensor in tensors_of(result) if own else ():
-            tensor.__dict__[OWN] = own
+        if own:
+            for tensor in tensors_of(result):
+                tensor.__dict__[OWN] = own
         if partial:
             for each in seen:
                 demand_exact(rule.name, each, into)
-        for tensor, tag in before:
-            written(tensor)
-            if tag.owner is not None:
-                told(tensor, tag.owner)
-            if not tag.layout:
-                overwritten(tensor, read(tensor))
-        if target is None and seen[0].tag.owner is not None:
+        if target is not None:
+            note_writes(before)
+        elif seen and seen[0].tag.owner is not None:
             named_alike(seen[0], result)
         return Parts(result) if type(result) is tuple else result
 

@@ -20,8 +20,8 @@ OWN: Final = "_spmd_own_lengths"
 def as_own(
     check: TypeCheck, given: tuple[Any, ...], named: dict[str, Any], seen: Sequence[Operand]
 ) -> tuple[tuple[Any, ...], dict[str, Any], frozenset[str]]:
-    """The arguments with plain numbers for lengths of dims that are cut over axes on which all tensors are V, vectors
-    each; and these axes.
+    """The arguments of a call on a vector, with plain numbers for lengths of dims that are cut over axes on which all
+    its tensors are V; and these axes.
     """
     typed = [each for each in seen if each.known and each.tag.fresh is None]
     own = [
@@ -29,7 +29,7 @@ def as_own(
         for number in check.numbers
         if is_length(number) and all(each.layout.get(axis) is V for each in typed for axis in number.origin.axes)
     ]
-    if check.local or not own or not typed or any(len(each.shape) != 1 for each in typed[:1]):
+    if check.local or not own or not typed or len(typed[0].shape) != 1:
         return given, named, frozenset()
     check.numbers[:] = [number for number in check.numbers if not _is_one(number, own)]
     plain = {name: _plain(value, own) for name, value in named.items()}

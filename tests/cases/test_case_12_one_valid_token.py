@@ -17,6 +17,7 @@ from meshwright.train.data.packing import IGNORE
 from tests.cases.backends import everywhere
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.marks import slow
 from tests.parity.harness import assert_same, global_batch, one_device, small
 from tests.parity.processes import on_processes
 
@@ -88,7 +89,7 @@ def test_the_number_of_this_ranks_tokens_is_no_divisor():
 
 @pytest.mark.parametrize(
     ("world", "layouts"),
-    [(2, [{"cp": 2}, {"pp": 2}]), (4, [{"cp": 4}, {"cp": 2, "pp": 2}])],
+    [(2, [{"cp": 2}, {"pp": 2}]), slow(4, [{"cp": 4}, {"cp": 2, "pp": 2}])],
     ids=["two", "four"],
 )
 def test_on_every_backend_and_through_a_pipeline(world, layouts):

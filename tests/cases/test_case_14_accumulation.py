@@ -18,6 +18,7 @@ from meshwright.train.stages import ORDERS
 from tests.cases.backends import BACKENDS, deep
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import sample
+from tests.marks import slow
 from tests.parity.harness import global_batch, laid_out
 from tests.processes import ranks
 
@@ -108,7 +109,7 @@ def _held(run, param):
     return run.backend.storage.local(param.grad).clone()
 
 
-@pytest.mark.parametrize(("world", "inside"), [(2, {}), (4, {"dp_shard": 2}), (4, {"tp": 2})], ids=str)
+@pytest.mark.parametrize(("world", "inside"), [(2, {}), (4, {"dp_shard": 2}), slow(4, {"tp": 2})], ids=str)
 def test_through_a_pipeline_a_second_step_doubles_every_gradient(world, inside):
     """A schedule that rescaled what is there would leave 1.25 times the first."""
     batch = global_batch(deep())

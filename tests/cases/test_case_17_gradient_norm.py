@@ -22,6 +22,7 @@ from meshwright.train.assemble import local_backend
 from meshwright.train.gradients import Gradients, clip
 from meshwright.types.kinds import I, R, S
 from tests.cases.backends import alone_frozen, everywhere, on_processes_frozen
+from tests.marks import slow
 from tests.parity.harness import global_batch, one_device, small
 from tests.parity.processes import on_processes
 
@@ -168,7 +169,7 @@ def test_a_parameter_that_a_rank_did_not_use_adds_zero_and_joins(tp, used, grads
     assert found == [pytest.approx(math.hypot(*grads))] * tp
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [slow(False), True])
 def test_through_a_pipeline_it_is_that_of_one_device_on_every_backend(tied):
     """A tied weight is on two stages and counts once."""
     config, batches = small(tied=tied), [global_batch(small(), 1)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.cases.backends import everywhere
 from tests.cases.drawn import llamas
 from tests.cases.mixtures import mixtures
+from tests.marks import slow
 from tests.models.specs import small_deepseek_v3, small_qwen3_moe
 from tests.parity.harness import Part, assert_same, global_batch, laid_out, on_threads, one_device, small, together
 from tests.parity.processes import on_processes
@@ -84,7 +85,7 @@ def test_so_are_replicas_of_experts(config, seed):
     assert_same(on_threads(config, batches), one_device(config, batches))
 
 
-@pytest.mark.parametrize("model", [small_qwen3_moe, small_deepseek_v3])
+@pytest.mark.parametrize("model", [slow(small_qwen3_moe), small_deepseek_v3])
 def test_so_are_replicas_of_experts_on_processes(model):
     config = model()
     batches = [global_batch(config, 5)]

@@ -16,6 +16,7 @@ from meshwright.train.gradients import Gradients
 from meshwright.train.optimizer import adamw
 from tests.cases.backends import alone_frozen, everywhere, on_processes_frozen
 from tests.cases.drawn import llamas
+from tests.marks import slow
 from tests.parity.harness import alone_on_cpu, assert_same, global_batch, small
 
 CONFIGS = llamas(shards=(1, 2))
@@ -91,7 +92,7 @@ def test_a_step_moves_the_others_alone(config, data, seed):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("pattern", [r"blocks\.1\.|norm", r".*attention", r"embedding|head"], ids=str)
+@pytest.mark.parametrize("pattern", [r"blocks\.1\.|norm", slow(r".*attention"), r"embedding|head"], ids=str)
 def test_on_every_backend_and_through_a_pipeline(pattern, tied):
     """A whole block, a part of every block, both ends, which may be one."""
     config, batches = small(tied=tied), [global_batch(small(), 3)]

@@ -23,6 +23,7 @@ from meshwright.train.step import validate
 from tests.cases.backends import everywhere
 from tests.check.judged import judged, on, refusal, says
 from tests.denotation import local, sample
+from tests.marks import slow
 from tests.parity.harness import alone_on_cpu, laid_out, small
 from tests.processes import ranks
 
@@ -73,7 +74,7 @@ def losses_of(rank, configs, batches):
 
 
 @pytest.mark.parametrize(
-    ("world", "layouts"), [(2, [{"cp": 2}]), (4, [{"cp": 4}, {"cp": 2, "pp": 2}])], ids=["two", "four"]
+    ("world", "layouts"), [(2, [{"cp": 2}]), slow(4, [{"cp": 4}, {"cp": 2, "pp": 2}])], ids=["two", "four"]
 )
 def test_on_every_backend_the_loss_of_the_second_does_not_move(world, layouts):
     first, rows = 6, small().training.batch
