@@ -342,9 +342,7 @@ class TypeCheck(TorchFunctionMode):
         """The tag of what is made of tensors without a type: of constants alone it is one, V where one of them is."""
         if not all(each.tag.fresh is not None for each in seen):
             return UNKNOWN
-        own = self._places.union(*[each.layout.varying for each in seen])
-        if not self.local:  # one device would have made it of the length over all ranks
-            own = own.union(*[self.axes_of(number) for number in self.numbers if is_length(number)])
+        own = self._places.union(self.axes_of_lengths(), *[each.layout.varying for each in seen])
         layout = SpmdLayout(dict.fromkeys(sorted(own), V))
         return typed(layout) if self._places else constant(layout, Fresh.ZERO if zero else Fresh.CONSTANT)
 
@@ -390,6 +388,13 @@ class TypeCheck(TorchFunctionMode):
     def forgets(self, refused: Refused) -> bool:
         """Whether all that is wrong is which dim is cut, where that is not followed."""
         return self.local and refused.cut is not None
+
+    def axes_of_lengths(self) -> set[str]:
+        """Those of the local lengths in a call, for which one device would have the lengths over all ranks; in a region
+        they are numbers like any.
+        """
+        lengths = [] if self.local else [number for number in self.numbers if is_length(number)]
+        return {axis for number in lengths for axis in self.axes_of(number)}
 
     def axes_of(self, number: Number) -> list[str]:
         """The axes of this mesh that a number is about."""

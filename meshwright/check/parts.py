@@ -43,7 +43,7 @@ def picked(check: TypeCheck, func: Callable[..., Any], args: tuple[Any, ...], kw
     """V on the axes that the index is about, of what is R there: each rank's gradient is a part of that."""
     part, at = args
     seen = check.operand(part)
-    axes = sorted(at.origin.axes & check.degree.keys())
+    axes = check.axes_of(at)
     for axis in axes:
         kind = seen.layout.get(axis)
         if kind in (I, P):

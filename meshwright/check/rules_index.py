@@ -21,7 +21,6 @@ from meshwright.check.tag import Fresh, Tag, constant, read, typed, write
 from meshwright.check.tag import written as marked
 from meshwright.check.term import Factor, Label, Term
 from meshwright.codes import Code
-from meshwright.comm.number import is_length
 from meshwright.types.kinds import I, P, R, Shard, V
 from meshwright.types.layout import SpmdLayout
 
@@ -190,8 +189,8 @@ def _into_fresh(check: TypeCheck, target: Operand, value: Any, index: list[Opera
     held = Term("the buffer", check.operand_of(target.tag, (), target))
     sums = isinstance(value, Operand) and value.partial and target.tag.fresh is not Fresh.EMPTY
     found = propagate("a write", (*terms, held), (product, (Factor(len(terms)),)) if sums else (product,), ())
-    own = dict.fromkeys([axis for number in check.numbers if is_length(number) for axis in check.axes_of(number)], V)
-    return typed(found.tag.layout.replace(**target.layout, **({} if check.local else own)), found.tag.counted)
+    own = dict.fromkeys(check.axes_of_lengths(), V)
+    return typed(found.tag.layout.replace(**{**target.layout, **own}), found.tag.counted)
 
 
 def _named(index: list[Operand]) -> list[tuple[str, Operand]]:

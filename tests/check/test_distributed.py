@@ -6,27 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.errors import SpmdTypeError
 
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    dist.destroy_process_group()
-
-
-@pytest.fixture
-def tp(mesh):
-    with spmd.set_current_mesh(mesh), spmd.typecheck():
-        yield mesh.get_group("tp")
 
 
 def x(kind, *shape, wants=False):

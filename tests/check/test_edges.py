@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
@@ -15,19 +13,6 @@ from meshwright.errors import SpmdTypeError
 R, V, S = spmd.R, spmd.V, spmd.S
 isend, irecv = dist.isend, dist.irecv
 """As a module has them that took them before anybody checked."""
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    dist.destroy_process_group()
-
-
-@pytest.fixture
-def tp(mesh):
-    with spmd.set_current_mesh(mesh), spmd.typecheck():
-        yield mesh.get_group("tp")
 
 
 def batch(*edges):

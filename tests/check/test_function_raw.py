@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
@@ -15,13 +13,6 @@ from meshwright.codes import Code
 R, I, V, P, S = spmd.R, spmd.I, spmd.V, spmd.P, spmd.S
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    dist.destroy_process_group()
 
 
 def function(forward, backward, declared):

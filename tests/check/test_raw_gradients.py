@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import meshwright.spmd as spmd
 from meshwright.codes import Code
 from meshwright.errors import SpmdTypeError
 
 R, S = spmd.R, spmd.S
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    dist.destroy_process_group()
 
 
 NAMES = {
